@@ -1,0 +1,79 @@
+# Every target that needs Python sets up .venv by itself, and again when a requirement file has changed.
+#   make train TRAIN_ARGS="--env-id CountRecallEasy"     make test TEST_ARGS="tests/test_draw_utils.py -x"
+
+PYTHON ?= python3
+TRAIN_ARGS ?=
+TEST_ARGS ?=
+TEST_WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+REQUIREMENTS := requirements
+BASE := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+
+# Programs compiled by one test process, or one run of the tests, are read back by the next.
+JAX_CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.cache/jax" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-quick lint format throughput wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(DEV) ## create .venv with everything that training and the tests need
+
+train: $(BASE) ## train a memory agent from pixels (TRAIN_ARGS are flags of pqn_rnn.py)
+	@$(BIN)/python pqn_rnn.py $(TRAIN_ARGS)
+
+test: $(DEV) ## run all tests (TEST_ARGS are pytest's)
+	@$(PYTEST) $(TEST_ARGS)
+
+test-quick: $(DEV) ## run the tests that are not marked slow
+	@$(PYTEST) -m "not slow" $(TEST_ARGS)
+
+lint: $(DEV) ## check the style with ruff
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(DEV) ## let ruff put the style right
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+throughput: $(BASE) ## measure frames per second of every environment (minutes; leave the machine alone meanwhile)
+	@$(BIN)/python benchmark/throughput.py --others
+
+wheel: $(DEV) ## build the package into dist/
+	@$(BIN)/python -m build --wheel --outdir dist .
+
+clean: ## remove .venv, caches and build folders (runs/ stays)
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache build dist site *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A .venv that is there is kept, also one made by hand.
+$(VENV)/bin/python:
+	@python=$$(for name in "$(PYTHON)" python3.12 python3.11 python3.13; do \
+	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; \
+	done); \
+	if [ -z "$$python" ]; then \
+	    echo "Python 3.11 or newer is needed and $(PYTHON) is not: install one and say make PYTHON=/path/to/python3" >&2; \
+	    exit 1; \
+	fi; \
+	echo "Setting up $(VENV) with $$("$$python" --version) (about 1 GB, once)"; \
+	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); \
+	    echo "$$python -m venv failed: on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
+
+$(BASE): $(REQUIREMENTS)/requirements.txt pyproject.toml | $(VENV)/bin/python
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "$(VENV) holds a Python older than 3.11: remove it (make clean) and try again" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
+	@echo "Installing $(REQUIREMENTS)/requirements.txt"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(DEV): $(BASE) $(REQUIREMENTS)/requirements-dev.txt
+	@echo "Installing $(REQUIREMENTS)/requirements-dev.txt"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)/requirements-dev.txt
+	@touch $@

@@ -1,0 +1,131 @@
+"""Learning curves and a table of final returns from run folders, grouped by one argument.
+
+    python benchmark/report.py --runs 'runs/encoders/*' --by encoder --out docs/figures/encoders
+
+Writes OUT.png (greedy return over steps: mean over seeds and 95% bootstrap interval, the random policy beside it),
+OUT.csv (one row per run and evaluation) and OUT.md (the table), and prints the table.
+"""
+
+import csv
+import glob
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+RESAMPLES = 10_000  # of the seeds, for an interval
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: tuple[str, ...]
+    """run folders, or patterns of them"""
+    out: str
+    """path of the files to write, without their endings"""
+    by: str = "memory"
+    """argument of the runs that tells the groups apart"""
+    title: str = ""
+    """title of the picture"""
+
+
+def read_run(folder: Path) -> tuple[dict, list[dict]]:
+    """A run's arguments and the rows of its `eval.csv`."""
+    with (folder / "eval.csv").open(newline="") as file:
+        return json.loads((folder / "args.json").read_text()), list(csv.DictReader(file))
+
+
+def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """95% percentile bootstrap interval of the mean over the first axis (the seeds), with a fixed generator."""
+    values = np.asarray(values, float)
+    picks = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    return tuple(np.percentile(values[picks].mean(axis=1), [2.5, 97.5], axis=0))
+
+
+def collect(patterns: tuple[str, ...], by: str) -> dict[str, list[dict]]:
+    """Rows of all evaluations by group, each with its run's name; groups in the order of their names.
+
+    Raises:
+        ValueError: when a pattern matches no run, or the runs have no such argument.
+    """
+    groups: dict[str, list[dict]] = {}
+    for pattern in patterns:
+        folders = sorted(Path(match) for match in glob.glob(pattern) if (Path(match) / "eval.csv").exists())
+        if not folders:
+            raise ValueError(f"--runs {pattern}: no run folder there")
+        for folder in folders:
+            about, rows = read_run(folder)
+            if by not in about["args"]:
+                raise ValueError(f"--by {by}: runs have {', '.join(about['args'])}")
+            group = groups.setdefault(str(about["args"][by]), [])
+            group += [{"run": folder.name, by: about["args"][by], **row} for row in rows]
+    return dict(sorted(groups.items()))
+
+
+def curve(rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
+    """Global steps [N] and mean returns [seeds, N] of the greedy policy, up to the last step that all seeds reached."""
+    seeds: dict[tuple, dict[int, float]] = {}
+    for row in rows:
+        if row["policy"] == "greedy":
+            seeds.setdefault((row["run"], row["seed"]), {})[int(row["global_step"])] = float(row["return_mean"])
+    steps = sorted(set.intersection(*(set(points) for points in seeds.values())))
+    return np.array(steps), np.array([[points[step] for step in steps] for points in seeds.values()])
+
+
+def table(groups: dict[str, list[dict]], by: str) -> str:
+    """Markdown: final greedy return of every group, mean, std and interval over the seeds, and the random policy's."""
+    lines = [f"| {by} | seeds | steps | greedy return | 95% interval | each seed | random policy |", "|-|-|-|-|-|-|-|"]
+    for name, rows in groups.items():
+        steps, means = curve(rows)
+        low, high = interval(means[:, -1])
+        random = np.mean([float(row["return_mean"]) for row in rows if row["policy"] == "random"])
+        each = ", ".join(f"{value:.2f}" for value in means[:, -1])
+        final = f"{means[:, -1].mean():.3f} ± {means[:, -1].std():.3f}"
+        lines.append(
+            f"| {name} | {len(means)} | {steps[-1]} | {final} | {low:.3f} to {high:.3f} | {each} | {random:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def draw(groups: dict[str, list[dict]], args: Args, path: Path) -> None:
+    """The learning curves of all groups."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, rows in groups.items():
+        steps, means = curve(rows)
+        line = axes.plot(steps, means.mean(axis=0), marker="o", markersize=3, label=f"{name} ({len(means)} seeds)")[0]
+        axes.fill_between(steps, *interval(means), color=line.get_color(), alpha=0.2, linewidth=0)
+    random = [float(row["return_mean"]) for rows in groups.values() for row in rows if row["policy"] == "random"]
+    axes.axhline(np.mean(random), color="gray", linestyle="--", label="random policy")
+    axes.set(
+        xlabel="environment steps", ylabel="greedy return, mean and 95% interval", xlim=(0, None), title=args.title
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(title=args.by)
+    figure.savefig(path, dpi=120)
+
+
+def main(args: Args) -> None:
+    groups = collect(args.runs, args.by)
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows = [row for group in groups.values() for row in group]
+    with out.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    out.with_suffix(".md").write_text(table(groups, args.by))
+    draw(groups, args, out.with_suffix(".png"))
+    print(table(groups, args.by), end="")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except ValueError as error:
+        print(f"report.py: error: {error}", file=sys.stderr)
+        sys.exit(2)

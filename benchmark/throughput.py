@@ -1,0 +1,366 @@
+"""Frames per second of the environments under random actions, beside a plain fill of the same bytes.
+
+A rollout is one compiled `scan` over `--steps` steps of `--num-envs` environments, auto-reset included; every frame is
+written to memory. The fill writes the same bytes in the same kind of scan, and the two are timed in turn, so that what
+else the machine is doing meets both. `make throughput` runs it over all environments, gymnax's own beside them.
+
+Run:   python benchmark/throughput.py --env-ids NavigatorEasy CountRecallEasy --num-envs 16 64 256
+Out:   a table on the terminal, throughput.csv and throughput.png in `--out`
+"""
+
+import csv
+import dataclasses
+import difflib
+import itertools
+import os
+import platform
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import matplotlib
+import tyro
+from jax.experimental.compilation_cache import compilation_cache
+
+import popgym_arcade
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+
+TWINS = ("full", "partial")
+WANTS_A_DOWNLOAD = ("MNISTBandit-bsuite",)
+COLORS = {"full": "#2a6fbb", "partial": "#e07b39", "gymnax": "#9a9a9a"}
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    env_ids: tuple[str, ...] = ()
+    """ids to measure, of popgym_arcade or gymnax; none: all of popgym_arcade"""
+    twins: tuple[str, ...] = TWINS
+    """twins to measure: full, partial (gymnax's own environments have only one, called full)"""
+    num_envs: tuple[int, ...] = (64,)
+    """numbers of parallel environments"""
+    obs_size: int = 128
+    """side of the frame in pixels, 128 or 256 (popgym_arcade only)"""
+    steps: int = 256
+    """steps of each environment in one timed rollout"""
+    repeats: int = 5
+    """timed rollouts of each kind; the median counts"""
+    others: bool = False
+    """measure gymnax's own environments as well"""
+    out: str = "benchmark/results/throughput"
+    """folder that receives throughput.csv and throughput.png"""
+
+    def checked(self) -> "Args":
+        """These arguments with every id to measure spelled out.
+
+        Raises:
+            UserError: on a wrong value, before anything is compiled or written.
+        """
+        for env_id in self.env_ids:
+            if env_id not in gymnax.registered_envs:
+                near = difflib.get_close_matches(env_id, gymnax.registered_envs, 3, 0.4) or ours()
+                raise UserError(f"--env-ids {env_id!r} is unknown: did you mean {' or '.join(near)}?")
+        for twin in self.twins:
+            if twin not in TWINS:
+                raise UserError(f"--twins {twin!r} is unknown: use {' or '.join(TWINS)}")
+        if self.obs_size not in (128, 256):
+            raise UserError(f"--obs-size {self.obs_size}: use 128 or 256")
+        for name in ("num_envs", "twins"):
+            if not getattr(self, name):
+                raise UserError(f"--{name.replace('_', '-')} is empty: name at least one")
+        for name, values in {"num-envs": self.num_envs, "steps": (self.steps,), "repeats": (self.repeats,)}.items():
+            if min(values) < 1:
+                raise UserError(f"--{name} {min(values)}: use 1 or more")
+        for place in (Path(self.out), *Path(self.out).parents):
+            if place.exists() and not place.is_dir():
+                raise UserError(f"--out {self.out}: {place} is a file, name a folder")
+        env_ids = self.env_ids or ours()
+        others = [env_id for env_id in theirs() if env_id not in env_ids] if self.others else []
+        return dataclasses.replace(self, env_ids=(*env_ids, *others))
+
+
+def ours() -> tuple[str, ...]:
+    """The ids of popgym_arcade."""
+    return tuple(popgym_arcade.REGISTERED_ENVIRONMENTS)
+
+
+def theirs() -> tuple[str, ...]:
+    """The ids of gymnax itself, less the one that downloads a data set."""
+    return tuple(env_id for env_id in gymnax.registered_envs if env_id not in (*ours(), *WANTS_A_DOWNLOAD))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table and of the CSV."""
+
+    env_id: str
+    """id of the environment"""
+    twin: str
+    """full or partial"""
+    num_envs: int
+    """parallel environments"""
+    obs_bytes: int
+    """bytes of one observation"""
+    frames_per_second: float
+    """steps of one environment in a second, summed over all; median of the repeats"""
+    fill_per_second: float
+    """observations of the same bytes that a plain fill writes in a second; median of the repeats"""
+    fill_fraction: float
+    """frames_per_second / fill_per_second"""
+    compile_seconds: float
+    """tracing and compiling jit(vmap(step))"""
+    bytes_per_frame: float
+    """bytes that XLA says the compiled step reads and writes, per environment; nan if it does not say"""
+    steps: int
+    """steps of each environment in one timed rollout"""
+    repeats: int
+    """timed rollouts"""
+    cpu: str
+    """the processor's name"""
+    cores: int
+    """cores that this process may use"""
+    device: str
+    """what jax computed on"""
+    jax: str
+    """version of jax"""
+
+
+def machine() -> dict[str, str | int]:
+    """The columns of `Row` that say where the numbers were measured."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": names[0] if names else platform.processor() or platform.machine(),
+        "cores": cores,
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+    }
+
+
+def make(env_id: str, twin: str, obs_size: int):
+    """The environment and its default parameters; twin and size are for popgym_arcade's ids only."""
+    if env_id not in ours():
+        return gymnax.make(env_id)
+    return gymnax.make(env_id, partial_obs=twin == "partial", obs_size=obs_size)
+
+
+def random_step(env, params, num_envs: int):
+    """A function (key, state) -> (key, state, observations[num_envs, ...]) that takes one random step everywhere."""
+    sample = jax.vmap(env.action_space(params).sample)
+    step = jax.vmap(env.step, in_axes=(0, 0, 0, None))
+
+    def advance(key, state):
+        key, action_key, step_key = jax.random.split(key, 3)
+        actions = sample(jax.random.split(action_key, num_envs))
+        obs, state, *_ = step(jax.random.split(step_key, num_envs), state, actions, params)
+        return key, state, obs
+
+    return advance
+
+
+def make_rollout(env, params, num_envs: int, steps: int):
+    """A jitted (key, state, obs) -> the same, `steps` random steps later.
+
+    The barrier ties the states that the next step starts from to the observations of this one, so that none may be left
+    out because the next step replaces them.
+    """
+    advance = random_step(env, params, num_envs)
+
+    def body(carry, _):
+        key, state, obs = advance(*carry[:2])
+        return (key, *jax.lax.optimization_barrier((state, obs))), None
+
+    return jax.jit(lambda *carry: jax.lax.scan(body, carry, length=steps)[0], donate_argnums=(1, 2))
+
+
+def make_fill(steps: int):
+    """A jitted (count, obs) -> the same, in which every byte of `obs` was written anew `steps` times."""
+
+    def body(carry, _):
+        count, obs = carry
+        obs = jax.tree.map(lambda leaf: jnp.full_like(leaf, count.astype(leaf.dtype)), obs)
+        return jax.lax.optimization_barrier((count + 1, obs)), None
+
+    return jax.jit(lambda *carry: jax.lax.scan(body, carry, length=steps)[0], donate_argnums=(1,))
+
+
+@contextmanager
+def no_compilation_cache():
+    """Compile everything anew inside. jax asks only once whether it has a cache on disk: a reset makes it ask again."""
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()
+
+
+def compile_step(env, params, key, state) -> tuple[float, float]:
+    """Seconds to trace and compile jit(vmap(step)), and the bytes that a call of it accesses (nan if unknown).
+
+    `env` has not been stepped before. The step returns what the five-value interface returns; `final_observation`, a
+    second drawing, is not among it.
+    """
+    num_envs = jax.tree.leaves(state)[0].shape[0]
+    action_key, step_key = jax.random.split(key)
+    action = jax.vmap(env.action_space(params).sample)(jax.random.split(action_key, num_envs))
+    step = jax.jit(jax.vmap(lambda *arguments: env.step(*arguments)[:5], in_axes=(0, 0, 0, None)))
+    with no_compilation_cache():
+        start = time.perf_counter()
+        compiled = step.lower(jax.random.split(step_key, num_envs), state, action, params).compile()
+        seconds = time.perf_counter() - start
+    analysis = compiled.cost_analysis() or {}
+    return seconds, analysis.get("bytes accessed", float("nan"))
+
+
+def timed(function, carry) -> tuple[float, tuple]:
+    """Seconds of one call, and what it returned."""
+    start = time.perf_counter()
+    carry = jax.block_until_ready(function(*carry))
+    return time.perf_counter() - start, carry
+
+
+def measure(env_id: str, twin: str, num_envs: int, args: Args) -> Row:
+    """Compile and time one environment and the fill of its bytes."""
+    env, params = make(env_id, twin, args.obs_size)
+    reset_key, step_key, play_key = jax.random.split(jax.random.key(0), 3)
+    obs, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), params)
+    obs_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(obs)) // num_envs
+    compile_seconds, bytes_accessed = compile_step(env, params, step_key, state)
+
+    rollout, fill = make_rollout(env, params, num_envs, args.steps), make_fill(args.steps)
+    filled, played = (jnp.int32(0), jax.tree.map(jnp.zeros_like, obs)), (play_key, state, obs)
+    for _ in range(2):  # some of gymnax's states change a weak type in the first rollout: the second compiles again
+        _, filled = timed(fill, filled)
+        _, played = timed(rollout, played)
+    seconds = {"play": [], "fill": []}
+    for _ in range(args.repeats):
+        took, played = timed(rollout, played)
+        seconds["play"].append(took)
+        took, filled = timed(fill, filled)
+        seconds["fill"].append(took)
+
+    frames = num_envs * args.steps
+    speed, fill_speed = (frames / median(seconds[kind]) for kind in ("play", "fill"))
+    return Row(
+        env_id=env_id,
+        twin=twin,
+        num_envs=num_envs,
+        obs_bytes=obs_bytes,
+        frames_per_second=speed,
+        fill_per_second=fill_speed,
+        fill_fraction=speed / fill_speed,
+        compile_seconds=compile_seconds,
+        bytes_per_frame=bytes_accessed / num_envs,
+        steps=args.steps,
+        repeats=args.repeats,
+        **machine(),
+    )
+
+
+def write_csv(rows: list[Row], path: Path) -> None:
+    """One line a row; the columns are the fields of `Row`."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in dataclasses.fields(Row)])
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in vars(row).items()} for row in rows)
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Bars of frames per second, one panel for each number of environments; a black tick marks the fill."""
+    sizes = sorted({row.num_envs for row in rows})
+    labels = {row.env_id: f"{row.env_id}  {row.obs_bytes:,} B" for row in rows}
+    figsize = (3.2 + 4.3 * len(sizes), 1.5 + 0.34 * len(labels))
+    figure, panels = plt.subplots(1, len(sizes), sharey=True, squeeze=False, layout="constrained", figsize=figsize)
+    for panel, size in zip(panels[0], sizes, strict=True):
+        draw_panel(panel, [row for row in rows if row.num_envs == size], list(labels))
+        panel.set_title(f"{size} environments", fontsize=10)
+    panels[0, 0].set_yticks(range(len(labels)), labels.values(), fontsize=8)
+    panels[0, 0].set_ylim(len(labels) - 0.4, -0.6)
+    where = rows[0].cpu if rows[0].device == "cpu" else rows[0].device
+    figure.suptitle(f"Random actions, {where}, {rows[0].cores} cores, jax {rows[0].jax}", fontsize=9)
+    kinds = [kind for kind in COLORS if kind in map(bar_kind, rows)]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=COLORS[kind]) for kind in kinds]
+    handles.append(plt.Line2D([], [], color="black", marker="|", linestyle="none", markersize=9))
+    names = [*kinds, "plain fill of the same bytes"]
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def bar_kind(row: Row) -> str:
+    """The key of a row's colour: its twin, or gymnax for what is not ours."""
+    return row.twin if row.env_id in ours() else "gymnax"
+
+
+def draw_panel(panel, rows: list[Row], env_ids: list[str]) -> None:
+    """The bars of one number of environments: a thick one, or two thin ones for two twins."""
+    for row in rows:
+        twins = [other.twin for other in rows if other.env_id == row.env_id]
+        height = 0.8 / len(twins)
+        y = env_ids.index(row.env_id) + (twins.index(row.twin) - (len(twins) - 1) / 2) * height
+        panel.barh(y, row.frames_per_second, height, color=COLORS[bar_kind(row)])
+        panel.plot(row.fill_per_second, y, "|", color="black", markersize=6)
+        label = f" {row.frames_per_second:,.0f}"
+        panel.text(row.frames_per_second, y, label, va="center_baseline", fontsize=6.5)
+    panel.set_xscale("log")
+    panel.set_xlim(left=min(row.frames_per_second for row in rows) / 3)  # so that the shortest bar is a bar
+    panel.set_xlabel("frames per second")
+    panel.grid(axis="x", alpha=0.3)
+    panel.set_axisbelow(True)
+
+
+def print_row(row: Row) -> None:
+    """One line of the table on the terminal."""
+    print(f"{row.env_id:<26}{row.twin:<9}{row.num_envs:>6}{row.frames_per_second:>13,.0f}", end="")
+    print(f"{row.fill_per_second:>13,.0f}{row.fill_fraction:>8.1%}{row.compile_seconds:>11.2f}", end="")
+    print(f"{row.bytes_per_frame:>13,.0f}{row.obs_bytes:>11,}", flush=True)
+
+
+def main(args: Args) -> list[Row]:
+    """Measure, print, and write; returns the rows.
+
+    Raises:
+        UserError: on wrong arguments, before anything is compiled or written.
+    """
+    args = args.checked()
+    here = machine()
+    print(f"{here['cpu']}, {here['cores']} cores, {here['device']}, jax {here['jax']}")
+    print(f"{'environment':<26}{'twin':<9}{'envs':>6}{'frames/s':>13}{'fill/s':>13}{'share':>8}", end="")
+    print(f"{'compile s':>11}{'bytes/frame':>13}{'obs bytes':>11}")
+    rows = []
+    for num_envs, env_id in itertools.product(args.num_envs, args.env_ids):
+        for twin in args.twins if env_id in ours() else ("full",):
+            rows.append(measure(env_id, twin, num_envs, args))
+            print_row(rows[-1])
+    if any(row.fill_fraction > 1 for row in rows):
+        print("A share above 100% is noise: leave the machine alone, or raise --steps and --repeats.")
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_csv(rows, out / "throughput.csv")
+    draw(rows, out / "throughput.png")
+    print(f"written: {out / 'throughput.csv'}, {out / 'throughput.png'}")
+    return rows
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__.partition("\n")[0]))
+    except UserError as error:
+        print(f"throughput.py: {error}", file=sys.stderr)
+        sys.exit(2)

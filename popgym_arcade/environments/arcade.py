@@ -1,0 +1,148 @@
+"""The base class of all games: spaces, twins, and auto-reset with one drawing per step."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import spaces
+from gymnax.environments.environment import Environment, EnvParams, EnvState
+
+OBS_SIZES = (128, 256)
+UP, DOWN, LEFT, RIGHT, FIRE = range(5)
+
+
+@struct.dataclass
+class ArcadeState(EnvState):
+    """What every game's state begins with; a game adds its own fields, each of one fixed dtype.
+
+    time: int32, steps taken in this episode. The base class counts them.
+    """
+
+    time: jax.Array
+
+
+class ArcadeEnvironment(Environment[ArcadeState, EnvParams]):
+    """A pixel game in two twins: fully observable, and partially observable with `partial_obs=True`.
+
+    A game sets `max_steps`, its time limit, and supplies three pure functions:
+
+    * `reset_state(key, params) -> state`, whose `time` is 0;
+    * `transition(key, state, action, params) -> (state, reward, terminated)`, one step of the rules. `action` is int32
+      in 0..4 (`UP`, `DOWN`, `LEFT`, `RIGHT`, `FIRE`), the state the one before the step;
+    * `render(state, params=None) -> frame`, uint8[obs_size, obs_size, 3], of the state alone (gymnax's Gym wrappers pass
+      parameters). The partial twin shows the full frame where `state.time == 0`: see `shows_all`.
+
+    Everything else is the same for all games: `reset` and `step` with auto-reset, the time limit
+    (`params.max_steps_in_episode`), spaces, clipping of actions, and strong, constant dtypes.
+    """
+
+    max_steps = 1000
+
+    def __init__(self, partial_obs: bool = False, obs_size: int = 128):
+        """A ValueError for a `partial_obs` that is not a bool, or an `obs_size` other than 128 or 256."""
+        if not isinstance(partial_obs, bool):
+            raise ValueError(f"partial_obs must be True or False, not {partial_obs!r}")
+        if not isinstance(obs_size, int | np.integer) or obs_size not in OBS_SIZES:
+            raise ValueError(f"obs_size must be 128 or 256, not {obs_size!r}")
+        self.partial_obs = partial_obs
+        self.obs_size = int(obs_size)
+
+    def reset_state(self, key: jax.Array, params: EnvParams) -> ArcadeState:
+        """Draw the first state of an episode."""
+        raise NotImplementedError
+
+    def transition(
+        self, key: jax.Array, state: ArcadeState, action: jax.Array, params: EnvParams
+    ) -> tuple[ArcadeState, jax.Array, jax.Array]:
+        """Apply the rules once: the next state, the reward (a scalar), and whether that was a natural end (bool)."""
+        raise NotImplementedError
+
+    def render(self, state: ArcadeState, params: EnvParams | None = None) -> jax.Array:
+        """Draw the state as this twin sees it, uint8[obs_size, obs_size, 3]."""
+        raise NotImplementedError
+
+    def shows_all(self, state: ArcadeState) -> jax.Array:
+        """Whether this twin's frame is the full one (bool): always in the full twin, at time 0 in the partial one."""
+        return (state.time == 0) | (not self.partial_obs)
+
+    @property
+    def default_params(self) -> EnvParams:
+        """`max_steps_in_episode`: the time limit."""
+        return EnvParams(max_steps_in_episode=self.max_steps)
+
+    @partial(jax.jit, static_argnames=("self",))
+    def step(
+        self, key: jax.Array, state: ArcadeState, action: jax.Array | int, params: EnvParams | None = None
+    ) -> tuple[jax.Array, ArcadeState, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
+        """Take one step and start the next episode if this one has ended.
+
+        Returns `obs, state, reward, terminated, truncated, info`: uint8[obs_size, obs_size, 3], the state to go on
+        from, float32, and two exclusive bools (a natural end; the time limit). `info` holds both flags and the
+        episode's own end of this step, before the auto-reset: `final_state` and its drawing, `final_observation`.
+        Leave `final_observation` unused inside a jit and it is not drawn.
+        """
+        if params is None:
+            params = self.default_params
+        key_step, key_reset = jax.random.split(key)
+        final_state, reward, terminated = self._advance(key_step, state, action, params)
+        truncated = self.is_truncated(final_state, params) & ~terminated
+        # The state is chosen before anything is drawn, so that a step costs one drawing and not two.
+        done = terminated | truncated
+        first_state = self._first(key_reset, params)
+        next_state = jax.tree.map(partial(jnp.where, done), first_state, final_state)
+        info = {
+            "terminated": terminated,
+            "truncated": truncated,
+            "final_state": final_state,
+            "final_observation": self.get_obs(final_state, params),
+        }
+        return self.get_obs(next_state, params), next_state, reward, terminated, truncated, info
+
+    def step_env(
+        self, key: jax.Array, state: ArcadeState, action: jax.Array | int, params: EnvParams
+    ) -> tuple[jax.Array, ArcadeState, jax.Array, jax.Array, dict[str, Any]]:
+        """Take one step without auto-reset: `obs, state, reward, terminated, {}`, as gymnax defines it."""
+        state, reward, terminated = self._advance(key, state, action, params)
+        return self.get_obs(state, params), state, reward, terminated, {}
+
+    def reset_env(self, key: jax.Array, params: EnvParams) -> tuple[jax.Array, ArcadeState]:
+        """Start an episode: its first observation and state."""
+        state = self._first(key, params)
+        return self.get_obs(state, params), state
+
+    def get_obs(self, state: ArcadeState, params: EnvParams | None = None, key: jax.Array | None = None) -> jax.Array:
+        """Draw a state, uint8[obs_size, obs_size, 3]. gymnax passes a key; no game's frame depends on it."""
+        return self.render(state)
+
+    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
+        """0 up, 1 down, 2 left, 3 right, 4 fire."""
+        return spaces.Discrete(self.num_actions)
+
+    def observation_space(self, params: EnvParams | None = None) -> spaces.Box:
+        """uint8[obs_size, obs_size, 3]: red, green and blue by row and column."""
+        return spaces.Box(0, 255, (self.obs_size, self.obs_size, 3), jnp.uint8)
+
+    @property
+    def num_actions(self) -> int:
+        """Always 5."""
+        return 5
+
+    def _first(self, key: jax.Array, params: EnvParams) -> ArcadeState:
+        return _strong(self.reset_state(key, params))
+
+    def _advance(
+        self, key: jax.Array, state: ArcadeState, action: jax.Array | int, params: EnvParams
+    ) -> tuple[ArcadeState, jax.Array, jax.Array]:
+        """The game's transition with the action clipped, the step counted and all dtypes fixed."""
+        action = jnp.clip(jnp.asarray(action), 0, self.num_actions - 1).astype(jnp.int32)
+        next_state, reward, terminated = self.transition(key, state, action, params)
+        next_state = _strong(next_state.replace(time=state.time + 1))
+        return next_state, jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, jnp.bool_)
+
+
+def _strong(state: ArcadeState) -> ArcadeState:
+    """The state without weak types, which would make the second step compile again."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), state)

@@ -1,0 +1,1213 @@
+"""PQN with memory: Q-learning on parallel environments, without replay buffer or target network.
+
+Paper: Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", https://arxiv.org/abs/2407.04811
+Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
+Page:  docs/pqn_rnn.md
+
+Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden; time first.
+`start[t]` comes with `obs[t]` and is True at an episode's first; `terminated[t]`, `truncated[t]` follow `action[t]`.
+"""
+
+import argparse
+import ast
+import contextlib
+import csv
+import dataclasses
+import difflib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import gymnax
+import jax
+import jax.numpy as jnp
+import memax.equinox.train_utils as memax
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import tyro
+from flax import struct
+from gymnax.environments import spaces
+from memax.equinox.gras import GRAS
+from memax.equinox.groups import BinaryAlgebra, Resettable, Semigroup
+from memax.equinox.models.residual import ResidualModel
+from memax.equinox.scans import semigroup_scan
+from tensorboardX import SummaryWriter
+from tqdm import tqdm
+
+import popgym_arcade
+
+SCRIPT = Path(__file__).stem
+WAITER = ThreadPoolExecutor(1)
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    env_id: str = "CartPoleEasy"
+    """id of the environment: any of popgym_arcade or gymnax with discrete actions"""
+    partial_obs: bool = False
+    """play the partially observable twin (popgym_arcade ids only)"""
+    obs_size: int = 128
+    """side of the frame in pixels, 128 or 256 (popgym_arcade ids only)"""
+    env_params: tuple[str, ...] = ()
+    """fields of the environment's parameters to replace, as NAME=VALUE ..."""
+    seed: int = 0
+    """seed of the first agent"""
+    num_seeds: int = 1
+    """agents trained together, with seeds SEED, SEED + 1, ..."""
+    total_timesteps: int = 1_000_000
+    """environment steps of each agent, rounded up to whole updates"""
+    learning_rate: float = 5e-4
+    """learning rate of RAdam"""
+    anneal_lr: bool = True
+    """bring the learning rate linearly to zero over the training"""
+    num_envs: int = 32
+    """parallel environments"""
+    num_steps: int = 32
+    """steps of each environment in one rollout"""
+    num_minibatches: int = 8
+    """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
+    update_epochs: int = 2
+    """passes over a rollout"""
+    gamma: float = 0.99
+    """discount"""
+    q_lambda: float = 0.65
+    """lambda of the Q(lambda) returns"""
+    max_grad_norm: float = 10.0
+    """gradients are scaled down to this global norm"""
+    start_e: float = 1.0
+    """epsilon at the first step"""
+    end_e: float = 0.05
+    """epsilon after the exploration fraction"""
+    exploration_fraction: float = 0.4
+    """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
+    memory: str = "MinGRU"
+    """memory model: MinGRU or any of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
+    hidden_size: int = 512
+    """width of the two memory layers"""
+    prev_action: bool = True
+    """feed the previous action to the memory"""
+    encoder: str = "patch"
+    """reader of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    precision: str = "float32"
+    """matrix products of encoder and head in float32 or bfloat16; parameters and memory stay in float32"""
+    exp_name: str = SCRIPT
+    """name of the experiment in the run folder's name"""
+    run_dir: str = "runs"
+    """folder that receives the run folder"""
+    log_every: int = 5_000
+    """steps between two points of the training curves"""
+    eval_every: int = 50_000
+    """steps between two evaluations of the greedy policy; 0: only at the end"""
+    eval_episodes: int = 32
+    """complete episodes of one evaluation"""
+    target_return: float = math.inf
+    """stop early when two evaluations in a row reach this mean return in every seed"""
+    checkpoint_every: int = 50_000
+    """steps between two checkpoints; 0: only at the end"""
+    capture_video: bool = False
+    """leave a GIF of one greedy episode in the run folder (pixels only)"""
+    resume: str = ""
+    """run folder to continue from its last checkpoint"""
+
+    @property
+    def batch_size(self) -> int:
+        """Steps of one rollout over all environments of a seed, T * E."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def num_updates(self) -> int:
+        """Rollouts of the whole training."""
+        return -(-self.total_timesteps // self.batch_size)
+
+    def checked(self) -> "Args":
+        """These arguments with `total_timesteps` rounded up to whole updates.
+
+        Raises:
+            UserError: with the flag to change and what to change it to, before anything is compiled or written.
+        """
+        positive = "num_seeds total_timesteps num_envs num_steps num_minibatches update_epochs hidden_size log_every"
+        least = dict.fromkeys([*positive.split(), "eval_episodes"], 1)
+        least |= dict.fromkeys(["seed", "eval_every", "checkpoint_every", "learning_rate", "max_grad_norm"], 0)
+        for name, bound in least.items():
+            if not getattr(self, name) >= bound:
+                raise UserError(f"{flag(name)} {getattr(self, name)}: use {bound} or more")
+        for name in ("gamma", "q_lambda", "start_e", "end_e", "exploration_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{flag(name)} {getattr(self, name)}: use a number from 0 to 1")
+        if self.num_envs % self.num_minibatches:
+            divisors = ", ".join(str(n) for n in range(1, self.num_envs + 1) if self.num_envs % n == 0)
+            both = f"--num-minibatches {self.num_minibatches} does not divide --num-envs {self.num_envs}"
+            raise UserError(f"{both}: use one of {divisors}")
+        choices = {"encoder": ("patch", "paper"), "precision": ("float32", "bfloat16"), "memory": tuple(MEMORIES)}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise UserError(f"{flag(name)} {getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
+        env, env_params = make_env(self)
+        actions, observations = env.action_space(env_params), env.observation_space(env_params)
+        if not isinstance(actions, spaces.Discrete):
+            raise UserError(f"--env-id {self.env_id} has {type(actions).__name__} actions: use one with Discrete ones")
+        if self.encoder == "paper" and is_pixels(observations) and observations.shape[0] not in PAPER_LAYERS:
+            raise UserError("--encoder paper reads frames of 128 or 256 px: use --encoder patch")
+        if self.capture_video and not is_pixels(observations):
+            raise UserError(f"--capture-video: {self.env_id} has no pixels, leave it out")
+        network = make_network(self, observations, actions.n)
+        params = jax.eval_shape(functools.partial(init_params, network, observations), jax.random.key(0))
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        if size > MAX_PARAMS:
+            what = f"--memory {self.memory} at --hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
+            raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
+        return dataclasses.replace(self, total_timesteps=self.num_updates * self.batch_size)
+
+
+def flag(name: str) -> str:
+    """The command line's spelling of a field of `Args`."""
+    return "--" + name.replace("_", "-")
+
+
+def closest(word: str, known) -> str:
+    """A hint that names the known words that look most like `word`, or all of them if none does."""
+    return "did you mean " + " or ".join(difflib.get_close_matches(word, known, 3, 0.4) or sorted(known)) + "?"
+
+
+def make_env(args: Args):
+    """The environment and its parameters, `--env-params` replaced.
+
+    Raises:
+        UserError: on an unknown id, twin, size, or parameter.
+    """
+    arcade = args.env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
+    if args.env_id not in gymnax.registered_envs:
+        raise UserError(f"--env-id {args.env_id!r} is unknown: {closest(args.env_id, gymnax.registered_envs)}")
+    if args.partial_obs and not arcade:
+        raise UserError(f"--env-id {args.env_id} has no partially observable twin: leave --partial-obs out")
+    if arcade and args.obs_size not in (128, 256):
+        raise UserError(f"--obs-size {args.obs_size}: use 128 or 256")
+    kwargs = {"partial_obs": args.partial_obs, "obs_size": args.obs_size} if arcade else {}
+    env, env_params = gymnax.make(args.env_id, **kwargs)
+    known = [field.name for field in dataclasses.fields(env_params)]
+    for item in args.env_params:
+        name, _, value = item.partition("=")
+        if name not in known:
+            raise UserError(f"--env-params {item!r}: {args.env_id} has no such parameter; it has {', '.join(known)}")
+        try:
+            kind = type(getattr(env_params, name))
+            env_params = env_params.replace(**{name: kind(ast.literal_eval(value))})
+        except (ValueError, SyntaxError, TypeError):
+            raise UserError(f"--env-params {item!r}: the value has to be of type {kind.__name__}") from None
+    return env, env_params
+
+
+# ----------------------------------------------------------------------------------------------------------- network
+
+
+PAPER_LAYERS = {  # side: (features, kernel, stride, pooling window, pooling stride); POPGym Arcade, arXiv:2503.01450
+    128: ((64, 5, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 3, 1), (512, 1, 1, 1, 1)),
+    256: ((64, 7, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 2, 2), (512, 3, 2, 1, 1)),
+}
+MAX_PARAMS = 50_000_000  # memax's Spherical grows with the cube of the hidden size
+
+
+def is_pixels(observation) -> bool:
+    """Whether an observation (or its space) is a picture: uint8 [side, side, channels] with side >= 64."""
+    return observation.dtype == jnp.uint8 and len(observation.shape) == 3 and observation.shape[0] >= 64
+
+
+def convolve(x: jax.Array, kernel: jax.Array, stride: int, native: bool) -> jax.Array:
+    """VALID convolution of x[N, h, w, c] with kernel[k, k, c, f].
+
+    Not native: strided slices and one matrix product, the same result. XLA's CPU backend runs a convolution inside a
+    `scan` 15 to 20 times slower than outside of one, and everything here is inside a scan.
+    """
+    if native:
+        return jax.lax.conv_general_dilated(
+            x, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+    patches = jnp.concatenate(window_slices(x, kernel.shape[0], stride), axis=-1)
+    return patches @ kernel.reshape(-1, kernel.shape[-1])
+
+
+def window_slices(x: jax.Array, window: int, stride: int) -> list[jax.Array]:
+    """The window * window strided slices of x[N, h, w, c] that a VALID window sees, row by row."""
+    rows, columns = ((side - window) // stride * stride + 1 for side in x.shape[1:3])
+    offsets = [(i, j) for i in range(window) for j in range(window)]
+    return [x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets]
+
+
+def max_pool(x: jax.Array, window: int, stride: int) -> jax.Array:
+    """VALID max-pooling of x[N, h, w, c], as a maximum of slices: faster backwards than a reduce-window on a CPU."""
+    return functools.reduce(jnp.maximum, window_slices(x, window, stride))
+
+
+def merge(x: jax.Array, side: int) -> jax.Array:
+    """[N, h, w, c] -> [N, h / side, w / side, side * side * c]: neighbours side by side, by reshape alone."""
+    n, h, w, c = x.shape
+    x = x.reshape(n, h // side, side, w // side, side, c).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, h // side, w // side, side * side * c)
+
+
+class Conv(nn.Module):
+    """A convolution with bias, lowered as the backend likes it."""
+
+    features: int
+    kernel: int
+    stride: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (self.kernel, self.kernel, x.shape[-1], self.features)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        native = jax.default_backend() != "cpu"
+        return convolve(x, kernel.astype(self.dtype), self.stride, native) + bias.astype(self.dtype)
+
+
+class Encoder(nn.Module):
+    """Observations [N, ...] -> features [N, 256 or 512] in float32."""
+
+    kind: str
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        if not is_pixels(obs[0]):
+            x = self.dense_norm(obs.reshape(obs.shape[0], -1).astype(jnp.float32))
+            return self.dense_norm(x).astype(jnp.float32)
+        read = self.read_paper if self.kind == "paper" else self.read_patches
+        return read(obs).astype(jnp.float32)
+
+    @nn.nowrap
+    def dense_norm(self, x: jax.Array) -> jax.Array:
+        return nn.leaky_relu(nn.LayerNorm(dtype=self.dtype)(nn.Dense(256, dtype=self.dtype)(x)))
+
+    @nn.nowrap
+    def read_paper(self, obs: jax.Array) -> jax.Array:
+        x = obs.astype(self.dtype) / 255
+        for features, kernel, stride, window, pool_stride in PAPER_LAYERS[obs.shape[1]]:
+            x = nn.leaky_relu(Conv(features, kernel, stride, self.dtype)(x))
+            x = max_pool(x, window, pool_stride)
+        return x.reshape(obs.shape[0], -1)
+
+    @nn.nowrap
+    def read_patches(self, obs: jax.Array) -> jax.Array:
+        # 16 x 16 patches whatever the size; the bytes are rearranged before they become four times as many
+        patch = -(-max(obs.shape[1:3]) // 16)
+        rows, columns = (16 * patch - side for side in obs.shape[1:3])
+        x = merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(self.dtype) / 255
+        x = nn.leaky_relu(nn.Dense(32, dtype=self.dtype)(x))
+        for features in (64, 128):
+            x = nn.leaky_relu(nn.Dense(features, dtype=self.dtype)(merge(x, 2)))
+        return self.dense_norm(x.reshape(obs.shape[0], -1))
+
+
+class LinearRecurrence(Semigroup):
+    """h -> a h + b, composed: (a_i, b_i) then (a_j, b_j) is (a_i a_j, a_j b_i + b_j)."""
+
+    size: int
+
+    def initialize_carry(self, key=None):
+        return jnp.ones(self.size), jnp.zeros(self.size)
+
+    def __call__(self, carry, input):
+        (a_i, b_i), (a_j, b_j) = carry, input
+        return a_i * a_j, a_j * b_i + b_j
+
+
+class MinGRU(GRAS):
+    """h_t = (1 - z_t) h_{t-1} + z_t W_h x_t with z_t = sigmoid(W_z x_t), as an associative scan.
+
+    Feng et al. 2024, "Were RNNs All We Needed?", https://arxiv.org/abs/2410.01201
+    """
+
+    algebra: BinaryAlgebra
+    scan: Any
+    gate: eqx.nn.Linear
+    candidate: eqx.nn.Linear
+
+    def __init__(self, hidden_size: int, key: jax.Array):
+        gate_key, candidate_key = jax.random.split(key)
+        self.algebra = Resettable(LinearRecurrence(hidden_size))
+        self.scan = semigroup_scan
+        self.gate = eqx.nn.Linear(hidden_size, hidden_size, key=gate_key)
+        self.candidate = eqx.nn.Linear(hidden_size, hidden_size, key=candidate_key)
+
+    def forward_map(self, x, key=None):
+        features, start = x
+        z = jax.nn.sigmoid(self.gate(features))
+        return (1 - z, z * self.candidate(features)), start
+
+    def backward_map(self, h, x, key=None):
+        (_, hidden), _ = h
+        return hidden
+
+
+def memax_layer(name: str):
+    """The maker of one of memax's layers, (hidden_size, window, key) -> layer. Attention looks back `window` steps."""
+
+    def make(hidden_size: int, window: int, key: jax.Array):
+        kwargs = {name: {"window_size": window}} if name.startswith("Attention") else {}
+        model = memax.get_residual_memory_model(
+            name, 1, hidden_size, 1, num_layers=1, key=key, layer_kwargs=kwargs, model_kwargs={}
+        )
+        return model.layers[0]
+
+    return make
+
+
+MEMAX_NAMES = (
+    *("MLP", "NMax", "FART", "FWP", "DeltaNet", "DeltaProduct", "GDN", "FFM", "S6", "PSpherical", "LRU", "LinearRNN"),
+    *(
+        "Stack",
+        "Attention",
+        "Attention-RoPE",
+        "Attention-ALiBi",
+        "GRU",
+        "Elman",
+        "ElmanReLU",
+        "Spherical",
+        "MGU",
+        "LSTM",
+    ),
+)
+# Your own memory is a memax `GRAS` and one line here: name -> function (hidden_size, window, key) -> layer.
+MEMORIES = {"MinGRU": lambda hidden_size, window, key: MinGRU(hidden_size, key)}
+MEMORIES |= {name: memax_layer(name) for name in MEMAX_NAMES}
+
+
+def build_memory(name: str, sizes: tuple[int, int, int], window: int, num_layers: int, key: jax.Array) -> ResidualModel:
+    """An equinox model of residual memory layers with fresh weights; `sizes` are those of input, output and hidden."""
+
+    # memax 0.1.1 reuses keys within and between layers: each layer is made from a key of its own, and a raw one
+    def one_layer(key):
+        outer_key, layer_key = jax.random.key_data(jax.random.split(key))
+        make_layer = lambda recurrent_size, key: MEMORIES[name](recurrent_size, window, layer_key)  # noqa: E731
+        return ResidualModel(make_layer, *sizes, num_layers=1, key=outer_key)
+
+    models = [one_layer(layer_key) for layer_key in jax.random.split(key, num_layers)]
+    parts = [model.layers[0] for model in models], [model.ff[0] for model in models]
+    return eqx.tree_at(lambda model: (model.layers, model.ff), models[0], parts)
+
+
+@functools.lru_cache
+def memory_skeleton(*config):
+    """`build_memory(*config, key)` as shapes of the weights and the model without them; computes nothing."""
+    with jax.ensure_compile_time_eval():
+        model = eqx.filter_eval_shape(build_memory, *config, jax.random.key(0))
+    return eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+
+
+class Memory(nn.Module):
+    """Two residual layers of a memory: x[T, B, F], start[T, B] -> y[T, B, 256], in float32.
+
+    Wraps an equinox model, whose arrays are this module's parameters under the names they have there.
+    """
+
+    model: str
+    input_size: int
+    hidden_size: int
+    window: int
+
+    @nn.nowrap
+    def config(self):
+        return self.model, (self.input_size, 256, self.hidden_size), self.window, 2
+
+    @nn.nowrap
+    def initial_carry(self, batch: int) -> Any:
+        """Memory of `batch` fresh sequences, leaves [B, ...]; the first step of each has to have start = True."""
+        shapes, rest = memory_skeleton(*self.config())
+        # any weights do: where a start flag is set, the model computes its first state from the real ones
+        model = eqx.combine(jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes), rest)
+        return memax.add_batch_dim(model.initialize_carry(None), batch)
+
+    @nn.compact
+    def __call__(self, carry: Any, x: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
+        shapes, rest = memory_skeleton(*self.config())
+        named_shapes, treedef = jax.tree_util.tree_flatten_with_path(shapes)
+        names = [leaf_name(path) for path, _ in named_shapes]
+
+        def init_weights():
+            model = build_memory(*self.config(), self.make_rng("params"))
+            return dict(zip(names, jax.tree.leaves(eqx.filter(model, eqx.is_array)), strict=True))
+
+        # not self.param, which traces the initialiser again at every call
+        weights = self.variable("params", "weights", init_weights).value
+        model = eqx.combine(jax.tree.unflatten(treedef, [weights[name] for name in names]), rest)
+
+        def one_sequence(carry, x, start):
+            carries, y = model(carry, (x, start))
+            return model.latest_recurrent_state(carries), y
+
+        return jax.vmap(one_sequence, in_axes=(0, 1, 1), out_axes=(0, 1))(carry, x, start)
+
+
+def leaf_name(path) -> str:
+    """A leaf's place in its tree, as "layers.0.gate.weight"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+@struct.dataclass
+class Output:
+    """What the network says of each observation: q[T, B, A] float32."""
+
+    q: jax.Array
+
+
+class QNetwork(nn.Module):
+    """Encoder, memory over features and previous action, action values."""
+
+    args: Args
+    num_actions: int
+    feature_size: int
+
+    def setup(self):
+        args, dtype = self.args, jnp.dtype(self.args.precision)
+        input_size = self.feature_size + args.prev_action * self.num_actions
+        self.encode = Encoder(args.encoder, dtype)
+        self.remember = Memory(args.memory, input_size, args.hidden_size, window=args.num_steps)
+        self.norm = nn.LayerNorm()
+        self.head = nn.Dense(self.num_actions, dtype=dtype)
+
+    def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
+        steps, batch = start.shape
+        x = self.encode(obs.reshape(steps * batch, *obs.shape[2:])).reshape(steps, batch, -1)  # [T, B, F]
+        if self.args.prev_action:  # an episode's first observation follows no action: all zeros
+            x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
+        carry, x = self.remember(carry, x, start)
+        return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))).astype(jnp.float32))
+
+
+def make_network(args: Args, observation_space, num_actions: int) -> QNetwork:
+    """The network that these arguments describe; of the space only `shape` and `dtype` are read."""
+    return QNetwork(args, num_actions, 512 if args.encoder == "paper" and is_pixels(observation_space) else 256)
+
+
+def initial_carry(network: QNetwork, batch: int) -> Any:
+    """Memory of `batch` fresh sequences, leaves [B, ...]."""
+    return network.bind({}).remember.initial_carry(batch)
+
+
+def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
+    """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
+    return network.apply(params, carry, obs, prev_action, start)
+
+
+def init_params(network: QNetwork, observation_space, key: jax.Array):
+    """Fresh parameters, float32."""
+    obs = jnp.zeros((1, 1, *observation_space.shape), observation_space.dtype)
+    return network.init(key, initial_carry(network, 1), obs, jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+
+
+# --------------------------------------------------------------------------------------------------------- algorithm
+
+
+def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """Actions [E] int32: uniform with probability epsilon, else the best of q[E, A]."""
+    explore_key, action_key = jax.random.split(key)
+    explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
+    return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
+
+
+def q_lambda_returns(rollout: "Transition", next_value: jax.Array, gamma: float, q_lambda: float) -> jax.Array:
+    """Peng's Q(lambda) returns [T, E] of a rollout (Peng and Williams 1994; Gallici et al. 2024).
+
+    R_t = r_t + gamma (1 - terminated_t) ((1 - lambda) v_t + lambda R_{t+1}), v_t = next_value[t] = max_a Q(s_{t+1}, a),
+    and R = v after the last step. A truncated step goes on with `final_value` instead of both.
+    """
+    value = jnp.where(rollout.truncated, rollout.final_value, next_value)
+
+    def backward(next_return, now):
+        step, value = now
+        mixed = jnp.where(step.truncated, value, (1 - q_lambda) * value + q_lambda * next_return)
+        this_return = step.reward + gamma * jnp.where(step.terminated, 0.0, mixed)
+        return this_return, this_return
+
+    return jax.lax.scan(backward, value[-1], (rollout, value), reverse=True)[1]
+
+
+def epsilon_at(args: Args, update: jax.Array) -> jax.Array:
+    """Exploration rate of a rollout; `update` counts the rollouts before it."""
+    duration = args.exploration_fraction * args.num_updates
+    fraction = jnp.clip(update / duration, 0, 1) if duration else 1.0
+    return args.start_e + fraction * (args.end_e - args.start_e)
+
+
+def learning_rate_at(args: Args, step: jax.Array) -> jax.Array:
+    """Learning rate of a gradient step; `step` counts the gradient steps before it."""
+    steps = args.num_updates * args.update_epochs * args.num_minibatches
+    return optax.linear_schedule(args.learning_rate, 0.0 if args.anneal_lr else args.learning_rate, steps)(step)
+
+
+@struct.dataclass
+class Actor:
+    """Environments being played and the memory of their player, [E, ...]."""
+
+    env_state: Any
+    obs: jax.Array
+    carry: Any  # the memory before obs is read
+    prev_action: jax.Array  # int32
+    start: jax.Array  # bool
+    episode_return: jax.Array  # float32, of the episode under way
+    episode_length: jax.Array  # int32
+    key: jax.Array
+
+
+@struct.dataclass
+class Transition:
+    """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
+
+    obs: jax.Array
+    prev_action: jax.Array
+    start: jax.Array
+    action: jax.Array
+    value: jax.Array  # max_a Q(obs, a)
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_value: jax.Array  # max_a Q of the observation that a truncated episode ended with, else 0
+    episode_return: jax.Array  # up to and with this step
+    episode_length: jax.Array
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that training goes on from."""
+
+    params: Any
+    opt_state: Any
+    actor: Actor
+    key: jax.Array
+    update: jax.Array  # int32, rollouts so far
+
+
+@struct.dataclass
+class Metrics:
+    """Sums over the updates of a chunk."""
+
+    updates: jax.Array
+    episodes: jax.Array
+    episodic_return: jax.Array
+    episodic_length: jax.Array
+    td_loss: jax.Array
+    q_values: jax.Array
+    grad_norm: jax.Array
+
+
+def make_actor(args: Args):
+    """The pure functions begin(key, num_envs) -> Actor and act(params, actor, epsilon) -> (Actor, Transition)."""
+    env, env_params = make_env(args)
+    network = make_network(args, env.observation_space(env_params), env.action_space(env_params).n)
+
+    def begin(key: jax.Array, num_envs: int) -> Actor:
+        key, reset_key = jax.random.split(key)
+        obs, env_state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), env_params)
+        return Actor(
+            env_state=env_state,
+            obs=obs,
+            carry=initial_carry(network, num_envs),
+            prev_action=jnp.zeros(num_envs, jnp.int32),
+            start=jnp.ones(num_envs, bool),
+            episode_return=jnp.zeros(num_envs),
+            episode_length=jnp.zeros(num_envs, jnp.int32),
+            key=key,
+        )
+
+    def read(params, carry, obs, prev_action, start):
+        carry, output = forward(network, params, carry, obs[None], prev_action[None], start[None])
+        return carry, output.q[0]
+
+    def final_values(params, carry, info, action, truncated):
+        """[E]: values of the observations that truncated episodes ended with; costs nothing where none did."""
+
+        def draw_and_read(final):
+            obs = jax.vmap(env.get_obs)(final) if "final_state" in info else final
+            _, q = read(params, carry, obs, action, jnp.zeros_like(truncated))
+            return jnp.where(truncated, q.max(axis=-1), 0.0)
+
+        # an operand of the cond is computed at every step: hand it the state, not the frame, where a state is known
+        final = info["final_state"] if "final_state" in info else info["final_observation"]
+        somewhere = truncated.any()
+        if args.num_seeds > 1:  # a predicate that differs between seeds would turn the cond into a select
+            somewhere = jax.lax.pmax(somewhere.astype(jnp.int32), "seed") > 0
+        return jax.lax.cond(somewhere, draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
+
+    def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition]:
+        key, action_key, step_key = jax.random.split(actor.key, 3)
+        carry, q = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
+        action = epsilon_greedy(action_key, q, epsilon)
+        obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
+            jax.random.split(step_key, len(action)), actor.env_state, action, env_params
+        )
+        terminated = terminated.astype(bool)
+        truncated = truncated & ~terminated  # some gymnax ids set both: the natural end wins
+        done = terminated | truncated
+        transition = Transition(
+            obs=actor.obs,
+            prev_action=actor.prev_action,
+            start=actor.start,
+            action=action,
+            value=q.max(axis=-1),
+            reward=reward.astype(jnp.float32),
+            terminated=terminated,
+            truncated=truncated,
+            final_value=final_values(params, carry, info, action, truncated),
+            episode_return=actor.episode_return + reward,
+            episode_length=actor.episode_length + 1,
+        )
+        actor = Actor(
+            env_state=env_state,
+            obs=obs,
+            carry=carry,
+            prev_action=action,
+            start=done,
+            episode_return=jnp.where(done, 0, transition.episode_return),
+            episode_length=jnp.where(done, 0, transition.episode_length),
+            key=key,
+        )
+        return actor, transition
+
+    return network, begin, act
+
+
+def make_train(args: Args):
+    """The pure functions init(key) -> TrainState and train_chunk(state, num_updates) -> (TrainState, Metrics).
+
+    `num_updates` is traced, so that one program serves chunks of every length. With several seeds map both over a
+    leading axis named "seed" (`over_seeds`).
+    """
+    env, env_params = make_env(args)
+    network, begin, act = make_actor(args)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
+    )
+
+    def init(key: jax.Array) -> TrainState:
+        key, network_key, actor_key = jax.random.split(key, 3)
+        params = init_params(network, env.observation_space(env_params), network_key)
+        actor = begin(actor_key, args.num_envs)
+        return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
+
+    def loss(params, carry, batch: Transition, target):
+        """Half the mean squared distance of Q(s_t, a_t) to the targets over [T, B]."""
+        _, output = forward(network, params, carry, batch.obs, batch.prev_action, batch.start)
+        q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
+        return 0.5 * jnp.square(q - target).mean(), q.mean()
+
+    def update(state: TrainState) -> tuple[TrainState, Metrics]:
+        epsilon = epsilon_at(args, state.update)
+        rollout_step = lambda actor, _: act(state.params, actor, epsilon)  # noqa: E731
+        actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
+        last = actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None]
+        _, output = forward(network, state.params, *last)
+        next_value = jnp.concatenate([rollout.value[1:], output.q.max(axis=-1)])  # [T, E]
+        target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
+
+        def minibatch(learner, envs):
+            """One gradient step on the whole sequences of the environments envs[B]."""
+            params, opt_state = learner
+            batch, batch_target = jax.tree.map(lambda x: x[:, envs], (rollout, target))
+            carry = jax.tree.map(lambda x: x[envs], state.actor.carry)
+            (td_loss, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, batch_target)
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.global_norm(grads)}
+            return (optax.apply_updates(params, updates), opt_state), learned
+
+        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
+        orders = [jax.random.permutation(epoch_key, args.num_envs) for epoch_key in epoch_keys]
+        envs = jnp.concatenate(orders).reshape(args.update_epochs * args.num_minibatches, -1)
+        (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), envs)
+        done = rollout.terminated | rollout.truncated
+        metrics = Metrics(
+            updates=jnp.int32(1),
+            episodes=done.sum(dtype=jnp.int32),
+            episodic_return=(done * rollout.episode_return).sum(),
+            episodic_length=(done * rollout.episode_length).sum(dtype=jnp.float32),
+            **jax.tree.map(jnp.mean, learned),
+        )
+        return TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1), metrics
+
+    def train_chunk(state: TrainState, num_updates: jax.Array) -> tuple[TrainState, Metrics]:
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(update, state)[1])
+
+        def body(_, total):
+            state, metrics = update(total[0])
+            return state, jax.tree.map(jnp.add, total[1], metrics)
+
+        return jax.lax.fori_loop(0, num_updates, body, (state, zero))
+
+    return init, train_chunk
+
+
+@struct.dataclass
+class Evaluation:
+    """Returns and lengths [K] of the first episodes of K environments, and whether they are over."""
+
+    actor: Actor
+    returns: jax.Array
+    lengths: jax.Array
+    over: jax.Array
+
+
+def make_evaluate(args: Args):
+    """The pure function evaluate(params, key, epsilon) -> Evaluation of `eval_episodes` complete episodes."""
+    _, begin, act = make_actor(args)
+
+    def step(params, epsilon, now: Evaluation) -> Evaluation:
+        actor, transition = act(params, now.actor, epsilon)
+        return Evaluation(
+            actor=actor,
+            returns=jnp.where(now.over, now.returns, transition.episode_return),
+            lengths=jnp.where(now.over, now.lengths, transition.episode_length),
+            over=now.over | transition.terminated | transition.truncated,
+        )
+
+    def evaluate(params, key: jax.Array, epsilon) -> Evaluation:
+        actor = begin(key, args.eval_episodes)
+        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, jnp.zeros_like(actor.start))
+        return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, epsilon), nothing)
+
+    return evaluate
+
+
+def over_seeds(function, args: Args, in_axes=0):
+    """`function` mapped over a leading seed axis; a single seed has none, so that its program is the plain one."""
+    return jax.vmap(function, in_axes=in_axes, axis_name="seed") if args.num_seeds > 1 else function
+
+
+# -------------------------------------------------------------------------------------------------- run and checkpoints
+
+
+EVAL_COLUMNS = (
+    *("global_step", "seed", "env_id", "partial_obs", "policy", "episodes"),
+    *("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds"),
+)
+MAY_DIFFER = ("log_every", "eval_every", "checkpoint_every", "run_dir", "resume")  # on resuming
+
+
+def make_run_folder(args: Args) -> Path:
+    """A new folder with `args.json`: the arguments and what they ran on. An existing one is never touched."""
+    arcade = args.env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
+    twin = ("pomdp" if args.partial_obs else "mdp") if arcade else "full"
+    name = f"{args.env_id}__{twin}__{args.exp_name}__{args.memory}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in range(1, 1000):
+        folder = Path(args.run_dir) / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"--run-dir {args.run_dir}: {error.strerror}") from None
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    packages = ("jax", "jaxlib", "flax", "gymnax", "memax", "equinox", "optax", "orbax-checkpoint", "numpy")
+    about = {
+        "script": SCRIPT,
+        "args": dataclasses.asdict(args),
+        "versions": {"python": sys.version.split()[0]} | {name: importlib.metadata.version(name) for name in packages},
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "git_commit": git.stdout.strip() or None,
+    }
+    (folder / "args.json").write_text(json.dumps(about, indent=2))
+    return folder
+
+
+def read_args(folder: str | Path) -> Args:
+    """The arguments a run was started with.
+
+    Raises:
+        UserError: when the folder holds no run of this script.
+    """
+    try:
+        about = json.loads((Path(folder) / "args.json").read_text())
+    except (OSError, ValueError):
+        raise UserError(f"{folder} is not a run folder: it has no readable args.json") from None
+    if about["script"] != SCRIPT:
+        raise UserError(f"{folder} was made by {about['script']}.py: use that script")
+    saved = about["args"]
+    return Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+
+
+def named_arrays(state: TrainState) -> dict[str, np.ndarray]:
+    """The state as flat, named host arrays: keys as their data, no arrays of size zero (orbax refuses them)."""
+    plain = jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state)
+    named = jax.tree_util.tree_flatten_with_path(jax.device_get(plain))[0]
+    return {leaf_name(path): leaf for path, leaf in named if leaf.size}
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a checkpoint, by its path in the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("sha256."))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def checkpoint_manager(folder: str | Path) -> ocp.CheckpointManager:
+    """Keeps the last three checkpoints of a run folder."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=3, enable_async_checkpointing=False)
+    return ocp.CheckpointManager(Path(folder).resolve() / "checkpoints", options=options)
+
+
+def save_checkpoint(folder: Path, step: int, state: TrainState) -> None:
+    """Writes `checkpoints/{step}/`; it counts from the moment its digests are there, which come last."""
+    with checkpoint_manager(folder) as manager:
+        manager.save(step, args=ocp.args.StandardSave(named_arrays(state)), force=True)
+    checkpoint = folder / "checkpoints" / str(step)
+    draft = checkpoint / "sha256.tmp"
+    draft.write_text(json.dumps(file_digests(checkpoint)))
+    draft.rename(checkpoint / "sha256.json")
+
+
+def is_sound(checkpoint: Path) -> bool:
+    """Whether a checkpoint is complete and unaltered."""
+    try:
+        return json.loads((checkpoint / "sha256.json").read_text()) == file_digests(checkpoint)
+    except (OSError, ValueError):
+        return False
+
+
+def restore_checkpoint(folder: str | Path, args: Args, step: int | None = None) -> tuple[int, TrainState]:
+    """The last sound checkpoint of a run (or that of `step`): its step and its state. Says which it passes over.
+
+    Raises:
+        UserError: when there is none.
+    """
+    folders = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit()]
+    for checkpoint in sorted(folders, key=lambda path: int(path.name), reverse=True):
+        if step not in (None, int(checkpoint.name)):
+            continue
+        if is_sound(checkpoint):
+            step = int(checkpoint.name)
+            break
+        print(f"checkpoint {checkpoint} is incomplete or damaged: trying the one before", file=sys.stderr)
+    else:
+        raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
+    with checkpoint_manager(folder) as manager:
+        arrays = manager.restore(step, args=ocp.args.StandardRestore())
+
+    def restored(path, like):
+        if not math.prod(like.shape) and not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+            return jnp.zeros(like.shape, like.dtype)
+        array = jnp.asarray(arrays[leaf_name(path)])
+        return jax.random.wrap_key_data(array) if jnp.issubdtype(like.dtype, jax.dtypes.prng_key) else array
+
+    init, _ = make_train(args)
+    template = jax.eval_shape(over_seeds(init, args), make_keys(args)[0])
+    return step, jax.tree_util.tree_map_with_path(restored, template)
+
+
+def load_run(folder: str | Path, step: int | None = None) -> tuple[Args, Any]:
+    """Arguments and parameters of a run, from its last sound checkpoint or that of `step`; for the analysis scripts.
+
+    With several seeds the parameters have a leading seed axis.
+    """
+    args = read_args(folder)
+    return args, restore_checkpoint(folder, args, step)[1].params
+
+
+def make_keys(args: Args) -> tuple[jax.Array, jax.Array]:
+    """Keys of training and of evaluation, with a leading seed axis if there are several."""
+
+    def both(seed):
+        train_key, eval_key = jax.random.split(jax.random.key(seed))
+        return train_key, eval_key
+
+    return over_seeds(both, args)(args.seed + jnp.arange(args.num_seeds) if args.num_seeds > 1 else args.seed)
+
+
+class Records:
+    """TensorBoard events and `eval.csv` of a run folder; a run that goes on from `step` loses what came after it."""
+
+    def __init__(self, folder: Path, args: Args, step: int | None = None):
+        self.folder, self.args = folder, args
+        purge = {} if step is None else {"purge_step": step + 1}
+        seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
+        self.writer = SummaryWriter(str(folder), **purge)
+        self.seed_writers = [SummaryWriter(str(folder / f"seed_{seed}"), **purge) for seed in seeds]
+        self.evaluations = [] if step is None else [row for row in self.read() if int(row["global_step"]) <= step]
+        self.write()
+
+    def read(self) -> list[dict]:
+        path = self.folder / "eval.csv"
+        return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+
+    def write(self) -> None:
+        draft = self.folder / "eval.csv.tmp"
+        with draft.open("w", newline="") as file:
+            table = csv.DictWriter(file, EVAL_COLUMNS)
+            table.writeheader()
+            table.writerows(self.evaluations)
+        draft.rename(self.folder / "eval.csv")
+
+    def scalar(self, tag: str, values, step: int) -> float:
+        """A point of every seed and of their mean, which is returned; a NaN is no point."""
+        values = np.atleast_1d(values).astype(float)
+        told = values[~np.isnan(values)]
+        for writer, value in zip(self.seed_writers, values, strict=False):
+            if not np.isnan(value):
+                writer.add_scalar(tag, value, step)
+        if told.size:
+            self.writer.add_scalar(tag, told.mean(), step)
+        return told.mean() if told.size else math.nan
+
+    def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
+        """A row of `eval.csv` for every seed; of the greedy policy also a point of eval/episodic_return."""
+        returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
+        for i in range(self.args.num_seeds):
+            row = [step, self.args.seed + i, self.args.env_id, self.args.partial_obs, policy, returns.shape[1]]
+            row += [returns[i].mean(), returns[i].std(), returns[i].min(), returns[i].max(), lengths[i].mean()]
+            self.evaluations.append(dict(zip(EVAL_COLUMNS, [str(x) for x in [*row, round(seconds, 3)]], strict=True)))
+        self.write()
+        if policy == "greedy":
+            self.scalar("eval/episodic_return", returns.mean(axis=1), step)
+
+    def returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
+        """A policy's evaluations so far: global steps [N] and mean returns [N, seeds]."""
+        rows = [row for row in self.evaluations if row["policy"] == policy]
+        steps, means = (np.array([float(row[name]) for row in rows]) for name in ("global_step", "return_mean"))
+        return steps[:: self.args.num_seeds], means.reshape(-1, self.args.num_seeds)
+
+    def reached_target(self) -> bool:
+        """Whether the last two evaluations of the greedy policy reached the target return in every seed."""
+        _, means = self.returns("greedy")
+        return len(means) > 1 and bool((means[-2:] >= self.args.target_return).all())
+
+    def flush(self) -> None:
+        for writer in (self.writer, *self.seed_writers):
+            writer.flush()
+
+
+@contextlib.contextmanager
+def stop_signals():
+    """Within it Ctrl-C and SIGTERM are only noted, in the list it gives; a second one ends the process at once."""
+    received = []
+
+    def note(number, _frame):
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        print("\nstopping at the end of this chunk; once more stops at once", file=sys.stderr, flush=True)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def first_seed(tree, args: Args):
+    """The part of the first seed, for what is done once a run."""
+    return jax.tree.map(lambda x: x[0], tree) if args.num_seeds > 1 else tree
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def draw_curve(records: Records) -> None:
+    """`curve.png` in the run folder: greedy return over steps for every seed, and the random policy's."""
+    from matplotlib.figure import Figure  # here, since it takes half a second to import
+
+    args = records.args
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    steps, means = records.returns("greedy")
+    for i in range(args.num_seeds):
+        axes.plot(steps, means[:, i], marker="o", label=f"greedy, seed {args.seed + i}")
+    axes.axhline(records.returns("random")[1].mean(), color="gray", linestyle="--", label="random policy")
+    axes.set_title(records.folder.name.rpartition("__")[0].replace("__", " · "), fontsize=10)
+    axes.set(xlabel="environment steps", ylabel=f"return, mean of {args.eval_episodes} episodes", xlim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(records.folder / "curve.png", dpi=150)
+
+
+def record_episode(args: Args, params, key: jax.Array, path: Path) -> None:
+    """A GIF of one greedy episode: what the agent sees and, of a partially observable twin, the full frame beside."""
+    from PIL import Image
+
+    _, begin, act = make_actor(args)
+    twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in {args.partial_obs: 0, False: 0}]
+
+    @jax.jit
+    def advance(actor: Actor):
+        env_state = jax.tree.map(lambda x: x[0], actor.env_state)
+        frame = jnp.concatenate([twin.get_obs(env_state) for twin in twins], axis=1)
+        return *act(params, actor, 0.0), frame
+
+    actor, frames, over = begin(key, 1), [], False
+    while not over:
+        actor, transition, frame = advance(actor)
+        over = transition.terminated.all() or transition.truncated.all()
+        frames.append(Image.fromarray(np.asarray(frame)).resize((2 * frame.shape[1], 2 * frame.shape[0]), 0))
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=50, loop=0)
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def parse_args(argv: list[str]) -> Args:
+    """Checked arguments of a command line; `--resume RUN` starts from that run's own.
+
+    Raises:
+        UserError: see `Args.checked`; also when an argument differs from the run that is to be resumed.
+    """
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--resume", default="")
+    resume = finder.parse_known_args(argv)[0].resume
+    saved = read_args(resume) if resume else Args()
+    args = tyro.cli(Args, args=argv, default=saved, description=__doc__).checked()
+    fields = [field.name for field in dataclasses.fields(Args) if field.name not in MAY_DIFFER]
+    differing = [name for name in fields if getattr(args, name) != getattr(saved, name)]
+    if resume and differing:
+        was = ", ".join(f"{flag(name)} {getattr(saved, name)}" for name in differing)
+        raise UserError(
+            f"{resume} was started with {was}: leave {'that' if len(differing) == 1 else 'those'} as it was"
+        )
+    return args
+
+
+def is_due(cadence: int, before: int, step: int) -> bool:
+    """Whether a multiple of the cadence lies in (before, step]; a cadence of 0 never is."""
+    return cadence > 0 and step // cadence > before // cadence
+
+
+def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, Metrics, float]:
+    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds."""
+    totals, seconds, done = None, 0.0, 0
+    while done < updates and (totals is None or not stop):
+        some = min(updates - done, max(1, int(5 * done / seconds))) if done else 1
+        began = time.perf_counter()
+        state, metrics = train_chunk(state, jnp.int32(some))
+        # waited for in another thread, since Python runs no signal handler while the main one is in XLA
+        WAITER.submit(jax.block_until_ready, metrics).result()
+        seconds += time.perf_counter() - began
+        totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
+        done += some
+    return state, totals, seconds
+
+
+def log_point(records: Records, metrics: Metrics, step: int, seconds: float, bar: tqdm) -> None:
+    """A point of every training curve from the sums since the last one; the progress bar, or a line for a log file."""
+    args, metrics = records.args, jax.tree.map(np.asarray, metrics)
+    update = step // args.batch_size
+    gradient_steps = update * args.update_epochs * args.num_minibatches
+    episodes = np.where(metrics.episodes > 0, metrics.episodes, math.nan)
+    steps_per_second = float(metrics.updates.sum()) * args.batch_size / seconds
+    episodic_return = records.scalar("charts/episodic_return", metrics.episodic_return / episodes, step)
+    records.scalar("charts/episodic_length", metrics.episodic_length / episodes, step)
+    records.scalar("charts/episodes", episodes, step)
+    records.scalar("charts/SPS", steps_per_second, step)
+    records.scalar("charts/epsilon", epsilon_at(args, update), step)
+    records.scalar("charts/learning_rate", learning_rate_at(args, gradient_steps), step)
+    for name in ("td_loss", "q_values", "grad_norm"):
+        records.scalar(f"losses/{name}", getattr(metrics, name) / metrics.updates, step)
+    records.flush()
+    bar.set_postfix({"SPS": round(steps_per_second), "return": f"{episodic_return:.3f}"}, refresh=False)
+    bar.update(step - bar.n)
+    if bar.disable:
+        left = (args.total_timesteps - step) * args.num_seeds / steps_per_second
+        print(f"step {step}  SPS {steps_per_second:.0f}  return {episodic_return:.3f}  left {left:.0f} s", flush=True)
+
+
+def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
+    """A new run folder, or the one to go on with: its records, global step and state."""
+    if not args.resume:
+        init, _ = make_train(args)
+        records = Records(make_run_folder(args), args)
+        table = "".join(f"|{name}|{value}|\n" for name, value in dataclasses.asdict(args).items())
+        records.writer.add_text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
+        return records, 0, jax.jit(over_seeds(init, args))(train_keys)
+    step, state = restore_checkpoint(args.resume, args)
+    for checkpoint in Path(args.resume, "checkpoints").glob("*"):
+        if checkpoint.name.isdigit() and int(checkpoint.name) > step:  # damaged: out of the way, but kept
+            checkpoint.rename(checkpoint.with_name(f"damaged-{checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
+    return Records(Path(args.resume), args, step), step, state
+
+
+def main(args: Args) -> Path:
+    """Trains, or goes on training, and returns the run folder.
+
+    Raises:
+        SystemExit: with 128 + its number when a signal ended the training; a checkpoint is saved before.
+    """
+    with stop_signals() as stop:
+        train_keys, eval_keys = make_keys(args)
+        records, step, state = begin_run(args, train_keys)
+        first_step, saved_at, train_seconds = step, step if args.resume else None, 0.0
+        print(f"{records.folder}: step {step} of {args.total_timesteps}; compiling ...", flush=True)
+        began = time.perf_counter()
+        train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
+        train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
+        evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
+        evaluate = evaluate.lower(state.params, eval_keys, 0.0).compile()
+        compile_seconds = time.perf_counter() - began
+        records.scalar("charts/compile_seconds", compile_seconds, step)
+        keys_at = over_seeds(jax.random.fold_in, args, (0, None))  # an evaluation's key depends on its step alone
+
+        def record_evaluation(policy: str, epsilon: float) -> None:
+            began = time.perf_counter()
+            episodes = jax.block_until_ready(evaluate(state.params, keys_at(eval_keys, step), epsilon))
+            records.evaluation(step, policy, episodes, time.perf_counter() - began)
+
+        if not records.returns("random")[0].size:
+            record_evaluation("random", 1.0)
+        updates_a_point = -(-args.log_every // args.batch_size)
+        bar = tqdm(total=args.total_timesteps, initial=step, unit=" steps", unit_scale=True, disable=None)
+        while step < args.total_timesteps and not stop and not records.reached_target():
+            before, updates = step, min(updates_a_point, args.num_updates - step // args.batch_size)
+            state, metrics, seconds = run_updates(train_chunk, state, updates, stop)
+            step += int(metrics.updates.max()) * args.batch_size
+            train_seconds += seconds
+            log_point(records, metrics, step, seconds, bar)
+            if is_due(args.eval_every, before, step):
+                record_evaluation("greedy", 0.0)
+            if is_due(args.checkpoint_every, before, step):
+                save_checkpoint(records.folder, step, state)
+                saved_at = step
+        bar.close()
+        if not stop and step not in records.returns("greedy")[0]:
+            record_evaluation("greedy", 0.0)
+        if saved_at != step:
+            save_checkpoint(records.folder, step, state)
+        if stop:
+            print(f"stopped at step {step}: saved in {records.folder}, go on with --resume {records.folder}")
+            sys.exit(128 + stop[0])
+    draw_curve(records)
+    if args.capture_video:
+        record_episode(args, *first_seed((state.params, eval_keys), args), records.folder / "episode.gif")
+    speed = (step - first_step) * args.num_seeds / (train_seconds or math.inf)
+    greedy, random = records.returns("greedy")[1][-1].mean(), records.returns("random")[1].mean()
+    print(
+        f"run folder     {records.folder}\n"
+        f"greedy return  {greedy:.3f}, random policy {random:.3f}, {args.eval_episodes} episodes\n"
+        f"speed          {speed:.0f} steps/s, compiled in {compile_seconds:.0f} s\n"
+        f"TensorBoard    {os.path.relpath(sys.executable)} -m tensorboard.main --logdir {records.folder}"
+    )
+    return records.folder
+
+
+if __name__ == "__main__":
+    try:
+        main(parse_args(sys.argv[1:]))
+    except UserError as error:
+        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,129 @@
+"""jit, vmap and scan: one trace, one drawing, no surprises."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from harness import EASY_IDS, IDS, TWINS, make, resets, split_id, step, take
+
+import popgym_arcade
+
+BATCH = 32
+
+
+@pytest.mark.parametrize("env_id", EASY_IDS)
+def test_no_recompilation_from_step_to_step(env_id):
+    """The outputs of reset and step go back in without a new trace, through episode ends and with other parameters."""
+    env, params = make(env_id)
+    traces = []
+
+    @jax.jit
+    def advance(key, state, action, params):
+        traces.append(1)
+        _, state, *_ = env.step(key, state, action, params)
+        return state
+
+    _, state = jax.jit(env.reset)(jax.random.key(0), params)
+    for i in range(1, 8):
+        state = advance(jax.random.key(i), state, jnp.int32(i % 5), params.replace(max_steps_in_episode=2 + i // 4))
+    assert len(traces) == 1 and advance._cache_size() == 1
+
+
+@pytest.mark.parametrize("env_id", EASY_IDS)
+def test_jit_vmap_and_scan_agree(env_id):
+    """One at a time, in a batch, or inside a scan: the same states (floats to the last bits)."""
+    env, params = make(env_id)
+    states = resets(env_id, 4)
+    actions = np.array([[2, 3, 4, 1], [3, 3, 4, 0], [0, 2, 1, 4]], np.int32)
+
+    batch = states
+    for turn, row in enumerate(actions):
+        batch = step(env_id, batch, row, seeds=turn).state
+
+    def body(state, inputs):
+        turn, action = inputs
+        return env.step(jax.random.key(turn), state, action, params)[1], None
+
+    turns = np.arange(3, dtype=np.uint32)
+    for copy in range(4):
+        state = take(states, copy)
+        for turn in turns:
+            state = env.step(jax.random.key(turn), state, actions[turn, copy], params)[1]
+        scanned, _ = jax.lax.scan(body, take(states, copy), (turns, actions[:, copy]))
+        for result in (state, scanned):
+            jax.tree.map(
+                lambda got, expected: np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6),
+                result,
+                take(batch, copy),
+            )
+
+
+def bytes_moved(function, *arguments):
+    return jax.jit(function).lower(*arguments).compile().cost_analysis()["bytes accessed"]
+
+
+@pytest.mark.parametrize("env_id", EASY_IDS)
+def test_a_step_draws_once(env_id):
+    """By XLA's own count of bytes: a five-value step moves hardly more than one drawing does."""
+    five, params = popgym_arcade.make(env_id, partial_obs=True)
+    six, _ = make(env_id, partial_obs=True)
+    keys, states = jax.random.split(jax.random.key(0), BATCH), resets(env_id, BATCH)
+    actions = jnp.zeros(BATCH, jnp.int32)
+
+    def vectorised(step, outputs):
+        return jax.vmap(lambda key, state, action: outputs(step(key, state, action, params)))
+
+    once = bytes_moved(jax.vmap(six.get_obs), states)
+    documented = bytes_moved(vectorised(five.step, lambda result: result), keys, states, actions)
+    without_final = vectorised(six.step, lambda result: (*result[:5], result[5]["final_state"]))
+    trained = bytes_moved(without_final, keys, states, actions)
+    everything = bytes_moved(vectorised(six.step, lambda result: result), keys, states, actions)
+    assert documented < 1.5 * once and trained < 1.5 * once
+    assert everything > 1.7 * once, "two drawings would not be noticed"
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_frame_is_a_function_of_the_state_alone(env_id):
+    """get_obs takes a key and parameters, as gymnax passes them, and ignores both."""
+    for twin in TWINS.values():
+        env, params = make(env_id, twin)
+
+        def draw(state, limit, key, env=env, params=params):
+            return env.get_obs(state, params.replace(max_steps_in_episode=limit), key)
+
+        jaxpr = jax.make_jaxpr(draw)(take(resets(env_id, 1), 0), 5, jax.random.key(0)).jaxpr
+        *_, limit, key = jaxpr.invars
+        used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+        assert id(limit) not in used and id(key) not in used
+        assert "random" not in str(jaxpr)
+
+
+def test_a_key_used_twice_is_noticed():
+    """The flag of conftest.py is on: all other tests would raise if a reset or step used a key twice."""
+
+    @jax.jit
+    def twice(key):
+        return jax.random.normal(key) + jax.random.uniform(key)
+
+    with pytest.raises(jax.errors.KeyReuseError):
+        twice(jax.random.key(0))
+
+
+@pytest.mark.parametrize("env_id", EASY_IDS)
+def test_the_limit_may_be_traced(env_id):
+    """Parameters are data: a vmap over time limits works, and rewards that are divided by the limit follow it."""
+    env, params = make(env_id)
+    state = take(resets(env_id, 1), 0)
+
+    @jax.jit
+    @jax.vmap
+    def advance(limit):
+        result = env.step(jax.random.key(0), state, 0, params.replace(max_steps_in_episode=limit))
+        return result[2], result[3], result[4]
+
+    reward, terminated, truncated = advance(jnp.arange(1, 4))
+    np.testing.assert_array_equal(truncated, np.array([True, False, False]) & ~np.asarray(terminated))
+    if "CartPole" in split_id(env_id)[0]:
+        np.testing.assert_allclose(reward, 1 / np.arange(1, 4), rtol=1e-6)
+    else:
+        assert len(set(np.asarray(reward).tolist())) == 1

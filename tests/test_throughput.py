@@ -1,0 +1,105 @@
+"""benchmark/throughput.py at tiny sizes: its files, its checks, and that every frame it counts is really drawn."""
+
+import csv
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnax
+import jax
+import numpy as np
+import pytest
+
+from benchmark import throughput
+
+SCRIPT = Path(throughput.__file__)
+OURS = throughput.ours()[0]
+TINY = throughput.Args(env_ids=(OURS, "Catch-bsuite"), num_envs=(2, 3), steps=2, repeats=1)
+
+
+def test_one_run_writes_a_table_and_a_picture(tmp_path, capsys):
+    out = tmp_path / "new" / "folder"
+    rows = throughput.main(dataclasses.replace(TINY, out=str(out)))
+    with (out / "throughput.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0]) == [field.name for field in dataclasses.fields(throughput.Row)]
+    cases = [(line["env_id"], line["twin"], line["num_envs"]) for line in lines]
+    twins = [(OURS, "full"), (OURS, "partial"), ("Catch-bsuite", "full")]
+    assert cases == [(*twin, size) for size in ("2", "3") for twin in twins]
+    assert [int(line["obs_bytes"]) for line in lines] == 2 * [128 * 128 * 3, 128 * 128 * 3, 10 * 5 * 4]
+    for line in lines:
+        for name in ("frames_per_second", "fill_per_second", "fill_fraction", "compile_seconds", "bytes_per_frame"):
+            assert float(line[name]) > 0
+        assert line["cpu"] and line["device"] and line["jax"] == jax.__version__ and int(line["cores"]) > 0
+    assert (out / "throughput.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.count("Catch-bsuite") == 2 and len(rows) == 6
+
+
+def test_the_rollout_ends_with_the_frames_of_its_states():
+    env, params = throughput.make(OURS, "partial", 128)
+    keys = jax.random.split(jax.random.key(0), 3)
+    obs, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(keys[0], 2), params)
+    first = np.asarray(obs)
+    _, state, obs = throughput.make_rollout(env, params, 2, 3)(keys[1], state, obs)
+    np.testing.assert_array_equal(state.time, [3, 3])
+    np.testing.assert_array_equal(obs, jax.vmap(env.get_obs)(state))
+    assert (np.asarray(obs) != first).any()
+
+
+def test_the_compile_time_is_not_that_of_a_cached_program(tmp_path):
+    settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0}
+    before = {name: getattr(jax.config, name) for name in settings}
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        with throughput.no_compilation_cache():
+            jax.jit(lambda x: x * 3 + 1).lower(1.0).compile()
+        assert not list(tmp_path.iterdir())
+        jax.jit(lambda x: x * 5 + 1).lower(1.0).compile()
+        assert list(tmp_path.iterdir())
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        with throughput.no_compilation_cache():
+            pass  # leaving it makes jax look for its cache anew, in the folder from before
+
+
+def test_the_fill_writes_every_byte():
+    count, obs = throughput.make_fill(5)(jax.numpy.int32(0), jax.numpy.zeros((2, 4, 4, 3), jax.numpy.uint8))
+    assert count == 5 and (np.asarray(obs) == 4).all()
+
+
+def test_others_are_gymnax_ids_that_need_no_download():
+    ids = dataclasses.replace(TINY, others=True).checked().env_ids
+    assert ids[:2] == TINY.env_ids and len(set(ids)) == len(ids)
+    assert set(gymnax.registered_envs) - set(throughput.ours()) - set(ids) == {"MNISTBandit-bsuite"}
+    assert throughput.Args().checked().env_ids == throughput.ours()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"env_ids": ("Catch-bsuit",)}, "Catch-bsuite"),
+        ({"env_ids": ("???",)}, OURS),
+        ({"twins": ("half",)}, "full or partial"),
+        ({"twins": ()}, "--twins"),
+        ({"obs_size": 127}, "128 or 256"),
+        ({"num_envs": ()}, "--num-envs"),
+        ({"num_envs": (4, 0)}, "--num-envs 0: use 1 or more"),
+        ({"steps": 0}, "--steps 0: use 1 or more"),
+        ({"repeats": -1}, "--repeats -1: use 1 or more"),
+        ({"out": str(SCRIPT)}, "is a file"),
+        ({"out": str(SCRIPT / "deeper")}, "is a file"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_to_change(change, message):
+    with pytest.raises(throughput.UserError, match=message):
+        throughput.main(dataclasses.replace(TINY, **change))
+
+
+def test_a_wrong_argument_on_the_command_line_is_one_line_and_exit_code_2(tmp_path):
+    command = [sys.executable, SCRIPT, "--env-ids", "Nowhere", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=SCRIPT.parents[1])
+    assert done.returncode == 2 and done.stdout == "" and not (tmp_path / "out").exists()
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("throughput.py: --env-ids 'Nowhere'")
