@@ -17,15 +17,16 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.cache/jax" JAX_PERSISTENT_CAC
 PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-quick lint format throughput wheel clean
+.PHONY: help setup train test test-quick lint format throughput gallery wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(DEV) ## create .venv with everything that training and the tests need
 
-train: $(BASE) ## train a memory agent from pixels (TRAIN_ARGS are flags of pqn_rnn.py)
-	@$(BIN)/python pqn_rnn.py $(TRAIN_ARGS)
+train: $(BASE) ## train a memory agent that balances a pole it does not see (TRAIN_ARGS are flags of pqn_rnn.py)
+	@$(BIN)/python pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 --total-timesteps 300000 \
+	    --eval-every 15000 --target-return 0.95 --capture-video $(TRAIN_ARGS)
 
 test: $(DEV) ## run all tests (TEST_ARGS are pytest's)
 	@$(PYTEST) $(TEST_ARGS)
@@ -43,6 +44,9 @@ format: $(DEV) ## let ruff put the style right
 
 throughput: $(BASE) ## measure frames per second of every environment (minutes; leave the machine alone meanwhile)
 	@$(BIN)/python benchmark/throughput.py --others
+
+gallery: $(BASE) ## draw the README's picture of the games
+	@$(BIN)/python benchmark/gallery.py
 
 wheel: $(DEV) ## build the package into dist/
 	@$(BIN)/python -m build --wheel --outdir dist .

@@ -45,7 +45,10 @@ from memax.equinox.gras import GRAS
 from memax.equinox.groups import BinaryAlgebra, Resettable, Semigroup
 from memax.equinox.models.residual import ResidualModel
 from memax.equinox.scans import semigroup_scan
-from tensorboardX import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 import popgym_arcade
@@ -190,6 +193,7 @@ def closest(word: str, known) -> str:
     return "did you mean " + " or ".join(difflib.get_close_matches(word, known, 3, 0.4) or sorted(known)) + "?"
 
 
+@functools.lru_cache
 def make_env(args: Args):
     """The environment and its parameters, `--env-params` replaced.
 
@@ -729,7 +733,7 @@ def make_train(args: Args):
             carry = jax.tree.map(lambda x: x[envs], state.actor.carry)
             (td_loss, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, batch_target)
             updates, opt_state = optimizer.update(grads, opt_state, params)
-            learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.global_norm(grads)}
+            learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.tree.norm(grads)}
             return (optax.apply_updates(params, updates), opt_state), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
@@ -938,18 +942,17 @@ class Records:
 
     def __init__(self, folder: Path, args: Args, step: int | None = None):
         self.folder, self.args = folder, args
-        purge = {} if step is None else {"purge_step": step + 1}
         seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
-        self.writer = SummaryWriter(str(folder), **purge)
-        self.seed_writers = [SummaryWriter(str(folder / f"seed_{seed}"), **purge) for seed in seeds]
-        self.evaluations = [] if step is None else [row for row in self.read() if int(row["global_step"]) <= step]
-        self.write()
+        # the first is of the mean over the seeds; unlike other writers, TensorBoard's own has a flush that waits
+        self.writers = [EventFileWriter(str(path)) for path in (folder, *(folder / f"seed_{seed}" for seed in seeds))]
+        for writer in self.writers if step is not None else ():
+            writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+        path = folder / "eval.csv"
+        rows = csv.DictReader(path.read_text().splitlines()) if step is not None and path.exists() else ()
+        self.evaluations = [row for row in rows if int(row["global_step"]) <= step]
+        self.write_evaluations()
 
-    def read(self) -> list[dict]:
-        path = self.folder / "eval.csv"
-        return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
-
-    def write(self) -> None:
+    def write_evaluations(self) -> None:
         draft = self.folder / "eval.csv.tmp"
         with draft.open("w", newline="") as file:
             table = csv.DictWriter(file, EVAL_COLUMNS)
@@ -957,25 +960,36 @@ class Records:
             table.writerows(self.evaluations)
         draft.rename(self.folder / "eval.csv")
 
+    def text(self, tag: str, markdown: str) -> None:
+        self.writers[0].add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
+
     def scalar(self, tag: str, values, step: int) -> float:
         """A point of every seed and of their mean, which is returned; a NaN is no point."""
         values = np.atleast_1d(values).astype(float)
         told = values[~np.isnan(values)]
-        for writer, value in zip(self.seed_writers, values, strict=False):
+        mean = told.mean() if told.size else math.nan
+        for writer, value in zip(self.writers, (mean, *values), strict=False):
             if not np.isnan(value):
-                writer.add_scalar(tag, value, step)
-        if told.size:
-            self.writer.add_scalar(tag, told.mean(), step)
-        return told.mean() if told.size else math.nan
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        return mean
 
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
         """A row of `eval.csv` for every seed; of the greedy policy also a point of eval/episodic_return."""
         returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
         for i in range(self.args.num_seeds):
             row = [step, self.args.seed + i, self.args.env_id, self.args.partial_obs, policy, returns.shape[1]]
-            row += [returns[i].mean(), returns[i].std(), returns[i].min(), returns[i].max(), lengths[i].mean()]
-            self.evaluations.append(dict(zip(EVAL_COLUMNS, [str(x) for x in [*row, round(seconds, 3)]], strict=True)))
-        self.write()
+            numbers = (
+                returns[i].mean(),
+                returns[i].std(),
+                returns[i].min(),
+                returns[i].max(),
+                lengths[i].mean(),
+                seconds,
+            )
+            row += [float(number) for number in numbers]
+            self.evaluations.append(dict(zip(EVAL_COLUMNS, map(str, row), strict=True)))
+        self.write_evaluations()
         if policy == "greedy":
             self.scalar("eval/episodic_return", returns.mean(axis=1), step)
 
@@ -991,8 +1005,12 @@ class Records:
         return len(means) > 1 and bool((means[-2:] >= self.args.target_return).all())
 
     def flush(self) -> None:
-        for writer in (self.writer, *self.seed_writers):
+        for writer in self.writers:
             writer.flush()
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
 
 
 @contextlib.contextmanager
@@ -1012,11 +1030,6 @@ def stop_signals():
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def first_seed(tree, args: Args):
-    """The part of the first seed, for what is done once a run."""
-    return jax.tree.map(lambda x: x[0], tree) if args.num_seeds > 1 else tree
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures
@@ -1041,9 +1054,12 @@ def draw_curve(records: Records) -> None:
 
 
 def record_episode(args: Args, params, key: jax.Array, path: Path) -> None:
-    """A GIF of one greedy episode: what the agent sees and, of a partially observable twin, the full frame beside."""
+    """A GIF of a greedy episode of the first seed: what the agent sees, and beside a partial twin the full frame."""
     from PIL import Image
 
+    if args.num_seeds > 1:
+        args = dataclasses.replace(args, num_seeds=1)
+        params, key = jax.tree.map(lambda x: x[0], (params, key))
     _, begin, act = make_actor(args)
     twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in {args.partial_obs: 0, False: 0}]
 
@@ -1120,7 +1136,6 @@ def log_point(records: Records, metrics: Metrics, step: int, seconds: float, bar
     records.scalar("charts/learning_rate", learning_rate_at(args, gradient_steps), step)
     for name in ("td_loss", "q_values", "grad_norm"):
         records.scalar(f"losses/{name}", getattr(metrics, name) / metrics.updates, step)
-    records.flush()
     bar.set_postfix({"SPS": round(steps_per_second), "return": f"{episodic_return:.3f}"}, refresh=False)
     bar.update(step - bar.n)
     if bar.disable:
@@ -1134,7 +1149,7 @@ def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainSta
         init, _ = make_train(args)
         records = Records(make_run_folder(args), args)
         table = "".join(f"|{name}|{value}|\n" for name, value in dataclasses.asdict(args).items())
-        records.writer.add_text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
+        records.text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
         return records, 0, jax.jit(over_seeds(init, args))(train_keys)
     step, state = restore_checkpoint(args.resume, args)
     for checkpoint in Path(args.resume, "checkpoints").glob("*"):
@@ -1173,19 +1188,22 @@ def main(args: Args) -> Path:
         updates_a_point = -(-args.log_every // args.batch_size)
         bar = tqdm(total=args.total_timesteps, initial=step, unit=" steps", unit_scale=True, disable=None)
         while step < args.total_timesteps and not stop and not records.reached_target():
-            before, updates = step, min(updates_a_point, args.num_updates - step // args.batch_size)
+            before, done = step, step // args.batch_size
+            updates = min(updates_a_point - done % updates_a_point, args.num_updates - done)
             state, metrics, seconds = run_updates(train_chunk, state, updates, stop)
             step += int(metrics.updates.max()) * args.batch_size
             train_seconds += seconds
             log_point(records, metrics, step, seconds, bar)
             if is_due(args.eval_every, before, step):
                 record_evaluation("greedy", 0.0)
+            records.flush()  # before the checkpoint, so that what it goes on from is on disk
             if is_due(args.checkpoint_every, before, step):
                 save_checkpoint(records.folder, step, state)
                 saved_at = step
         bar.close()
         if not stop and step not in records.returns("greedy")[0]:
             record_evaluation("greedy", 0.0)
+        records.close()
         if saved_at != step:
             save_checkpoint(records.folder, step, state)
         if stop:
@@ -1193,7 +1211,7 @@ def main(args: Args) -> Path:
             sys.exit(128 + stop[0])
     draw_curve(records)
     if args.capture_video:
-        record_episode(args, *first_seed((state.params, eval_keys), args), records.folder / "episode.gif")
+        record_episode(args, state.params, keys_at(eval_keys, step + 1), records.folder / "episode.gif")
     speed = (step - first_step) * args.num_seeds / (train_seconds or math.inf)
     greedy, random = records.returns("greedy")[1][-1].mean(), records.returns("random")[1].mean()
     print(

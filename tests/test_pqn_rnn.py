@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import gymnax
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,11 +44,16 @@ def small(**changes) -> Args:
     return dataclasses.replace(SMALL, **changes).checked()
 
 
-def trained(args: Args, updates: int):
-    """State and metrics after some updates."""
+@functools.lru_cache
+def programs(args: Args):
     init, train_chunk = pqn_rnn.make_train(args)
-    state = jax.jit(pqn_rnn.over_seeds(init, args))(pqn_rnn.make_keys(args)[0])
-    return jax.jit(pqn_rnn.over_seeds(train_chunk, args, (0, None)))(state, jnp.int32(updates))
+    return jax.jit(pqn_rnn.over_seeds(init, args)), jax.jit(pqn_rnn.over_seeds(train_chunk, args, (0, None)))
+
+
+def trained(args: Args, updates: int):
+    """State and metrics after some updates. The seed is in the keys alone, so that all seeds share a program."""
+    init, train_chunk = programs(dataclasses.replace(args, seed=0))
+    return train_chunk(init(pqn_rnn.make_keys(args)[0]), jnp.int32(updates))
 
 
 def assert_equal(one, other, atol=0.0):
@@ -255,6 +262,7 @@ def test_a_seed_repeats_bit_for_bit_and_others_differ():
     assert not np.array_equal(*kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [SMALL, ARCADE], ids=["vector", "pixels"])
 def test_seeds_together_equal_seeds_alone(args):
     together = dataclasses.replace(args, num_seeds=2, seed=3).checked()
@@ -290,7 +298,7 @@ def jaxprs(jaxpr, depth_of_cond=0):
     for equation in jaxpr.eqns:
         yield equation, depth_of_cond
         inner = depth_of_cond + (equation.primitive.name == "cond")
-        for sub in jax.core.jaxprs_in_params(equation.params):
+        for sub in jax.extend.core.jaxprs_in_params(equation.params):
             yield from jaxprs(sub, inner)
 
 
@@ -349,13 +357,15 @@ def discrete_gymnax_ids():
             yield env_id
 
 
-@pytest.mark.parametrize("env_id", discrete_gymnax_ids())
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", list(discrete_gymnax_ids()))
 def test_one_update_on_every_gymnax_id(env_id):
     state, metrics = trained(small(env_id=env_id, memory="MLP", update_epochs=1, num_minibatches=1), 1)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
     assert float(metrics.grad_norm) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["NavigatorEasy", "CountRecallHard", "NoisyCartPoleMedium"])
 def test_one_update_on_arcade_ids(env_id):
     state, metrics = trained(dataclasses.replace(ARCADE, env_id=env_id, obs_size=256).checked(), 1)
@@ -370,6 +380,7 @@ def test_bfloat16_keeps_parameters_in_float32():
     np.testing.assert_allclose(metrics.td_loss, single.td_loss, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_memory_learns_what_no_memory_can():
     """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""
     args = Args(env_id="MemoryChain-bsuite", env_params=("memory_length=10",), prev_action=False, hidden_size=32)
@@ -484,6 +495,7 @@ def test_nothing_is_overwritten_by_a_run_of_the_same_second(tmp_path, monkeypatc
     assert pqn_rnn.make_run_folder(args) != pqn_rnn.make_run_folder(args)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_equals_unbroken(run, tmp_path):
     """kill -9 at a random moment, twice; parameters, optimiser, environments and curves end as if nothing happened."""
     args = small(run_dir=str(tmp_path))
@@ -574,6 +586,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys, how
         pqn_rnn.restore_checkpoint(folder, args)
 
 
+@pytest.mark.slow
 def test_every_leaf_survives_a_checkpoint(tmp_path):
     for memory in ("MLP", "LRU", "Attention"):  # empty, complex and integer carries
         args = small(run_dir=str(tmp_path), memory=memory)
@@ -597,7 +610,8 @@ def test_early_stop_after_two_good_evaluations(tmp_path):
 def test_capture_video(tmp_path):
     from PIL import Image
 
-    args = dataclasses.replace(ARCADE, capture_video=True, total_timesteps=32, run_dir=str(tmp_path)).checked()
+    args = dataclasses.replace(ARCADE, capture_video=True, total_timesteps=32, num_seeds=2, run_dir=str(tmp_path))
+    args = args.checked()
     folder = pqn_rnn.main(args)
     with Image.open(folder / "episode.gif") as picture:
         assert picture.n_frames >= 8 and picture.size == (512, 256)

@@ -142,7 +142,7 @@ def _box(canvas: Canvas, top_left: Point, bottom_right: Point, *arguments: Any) 
     left, top = (xp.asarray(corner, xp.float32) for corner in top_left)
     right, bottom = (xp.asarray(corner, xp.float32) for corner in bottom_right)
     x, y = _centres(xp, canvas)
-    # A box without area keeps a half width that is too small to reach a pixel's centre and is safe to divide by.
+    # A box without area is moved off the canvas, and its sides stay safe to divide by.
     half_width = xp.maximum((right - left) / 2, 1e-6)
     half_height = xp.maximum((bottom - top) / 2, 1e-6)
     empty = (right <= left) | (bottom <= top)
@@ -150,8 +150,8 @@ def _box(canvas: Canvas, top_left: Point, bottom_right: Point, *arguments: Any) 
     return _Box(xp, x - (left + right) / 2 + outside, y - (top + bottom) / 2 + outside, half_width, half_height)
 
 
-# The outlines below have odd constants (1.003, 0.7203) so that no pixel's centre lies exactly on one: there the last bit
-# of a float32, which is not the same in numpy and in a compiled program, would decide.
+# The outlines below have odd constants (1.003, 0.7203) so that no pixel's centre lies exactly on one. The last bit of a
+# float32 would decide there, and that is not the same in numpy and in a compiled program.
 
 
 def _square(box: _Box) -> _Box:

@@ -113,8 +113,8 @@ def number(box: Box, color: Color, canvas: np.ndarray, largest: int = 999) -> Sp
 class Screen:
     """Draws frames uint8[S, S, 3] from a background and groups of sprites, see the module's text.
 
-    The background is uint8[S, S, 3], S a multiple of 8. A ValueError if a place lies partly outside of it, if two places
-    overlap, or if places with too many pictures meet in one strip.
+    The background is uint8[S, S, 3], S a multiple of 8. A ValueError if a place lies partly outside of it, if two
+    places overlap, or if places with too many pictures meet in one strip.
     """
 
     def __init__(self, background: np.ndarray, groups: Mapping[str, Sprites]):
