@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 from gymnax.environments import spaces
 from harness import (
-    FILM_LIMIT,
     IDS,
-    LEVELS_SLOWLY,
     TWINS,
     episodes,
     expert_play,
     facts,
     field_names,
-    film,
     flat,
-    frames,
     make,
     params_of,
     random_play,
@@ -194,20 +190,6 @@ def test_step_env_and_reset_env_do_not_reset_by_themselves(env_id):
     assert {name: leaf.dtype for name, leaf in vars(shapes).items()} == {
         name: getattr(state, name).dtype for name in field_names(state)
     }
-
-
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("env_id", LEVELS_SLOWLY)
-def test_frames_are_those_of_the_states(env_id, twin):
-    """What reset and step return as pictures is what get_obs draws of the states beside them, resets in between too."""
-    env, params = make(env_id, TWINS[twin])
-    shot = film(env_id, TWINS[twin])
-    assert shot.done.sum() >= 2 * shot.done.shape[1] and (shot.state.time[1:][shot.done] == 0).all()
-    assert shot.final_state.time.max() == FILM_LIMIT
-    for frame, state in ((shot.frame, shot.state), (shot.final_frame, shot.final_state)):
-        assert frame.dtype == np.uint8
-        assert bool(env.observation_space(params).contains(frame[0, 0]))
-        np.testing.assert_array_equal(flat(frame), frames(env_id, flat(state), TWINS[twin]))
 
 
 @pytest.mark.parametrize("env_id", IDS)

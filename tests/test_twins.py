@@ -4,12 +4,16 @@ import jax
 import numpy as np
 import pytest
 from harness import (
+    FILM_LIMIT,
     IDS,
     LEVELS_SLOWLY,
+    TWINS,
     facts,
     film,
+    flat,
     frames,
     join,
+    make,
     random_play,
     resets,
     same_pictures,
@@ -25,6 +29,20 @@ def test_equal_states_rewards_and_flags_along_long_random_play(env_id):
     jax.tree.map(
         np.testing.assert_array_equal, random_play(env_id, partial_obs=False), random_play(env_id, partial_obs=True)
     )
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("env_id", LEVELS_SLOWLY)
+def test_frames_are_those_of_the_states(env_id, twin):
+    """What reset and step return as pictures is what get_obs draws of the states beside them, resets in between too."""
+    env, params = make(env_id, TWINS[twin])
+    shot = film(env_id, TWINS[twin])
+    assert shot.done.sum() >= 2 * shot.done.shape[1] and (shot.state.time[1:][shot.done] == 0).all()
+    assert shot.final_state.time.max() == FILM_LIMIT
+    for frame, state in ((shot.frame, shot.state), (shot.final_frame, shot.final_state)):
+        assert frame.dtype == np.uint8
+        assert bool(env.observation_space(params).contains(frame[0, 0]))
+        np.testing.assert_array_equal(flat(frame), frames(env_id, flat(state), TWINS[twin]))
 
 
 @pytest.mark.parametrize("env_id", LEVELS_SLOWLY)

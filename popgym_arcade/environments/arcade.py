@@ -32,7 +32,7 @@ class ArcadeEnvironment(Environment[ArcadeState, EnvParams]):
     * `reset_state(key, params) -> state`, whose `time` is 0;
     * `transition(key, state, action, params) -> (state, reward, terminated)`, one step of the rules. `action` is int32
       in 0..4 (`UP`, `DOWN`, `LEFT`, `RIGHT`, `FIRE`), the state the one before the step;
-    * `render(state, params=None) -> frame`, uint8[obs_size, obs_size, 3], of the state alone (only gymnax's Gym wrappers
+    * `render(state, params=None) -> frame`, uint8[obs_size, obs_size, 3], of the state alone (gymnax's Gym wrappers
       pass parameters). The partial twin shows the full frame where `state.time == 0`: see `shows_all`.
 
     Everything else is the same for all games: `reset` and `step` with auto-reset, the time limit

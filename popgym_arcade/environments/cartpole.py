@@ -101,7 +101,8 @@ class CartPole(ArcadeEnvironment):
         """Cart, pole and both velocities, or the velocities alone; all as the noise lets them be seen."""
         x, x_dot, theta, theta_dot = jnp.stack([state.x, state.x_dot, state.theta, state.theta_dot]) + state.noise
         room = self.board - self.cart_width
-        cart = jnp.floor(jnp.clip(x, -X_LIMIT, X_LIMIT) * (room / (2 * X_LIMIT)) + room / 2)
+        # Clipped in pixels: at the clipped x itself the last bit of a float would decide about a pixel.
+        cart = jnp.clip(jnp.floor(x * (room / (2 * X_LIMIT)) + room / 2), 0, room)
         pole = self._pole(cart, jnp.clip(theta, -THETA_LIMIT, THETA_LIMIT))
         speeds = jnp.stack([x_dot, theta_dot]) / FULL_SPEED
         arrows = jnp.round(jnp.clip(speeds, -1, 1) * self.arrow_length).astype(jnp.int32) + self.arrow_length

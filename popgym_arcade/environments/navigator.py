@@ -7,7 +7,7 @@ from flax import struct
 from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import DOWN, FIRE, LEFT, RIGHT, UP, ArcadeEnvironment, ArcadeState
-from popgym_arcade.environments.draw_utils import draw_hexagon, draw_tnt_block
+from popgym_arcade.environments.draw_utils import draw_hexagon, draw_sub_canvas, draw_tnt_block
 from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, blank, number, titled, with_lined_board
 
 CANVAS, GROUND, LINES = (119, 122, 127), (119, 112, 127), (255, 255, 255)
@@ -134,14 +134,14 @@ def _skip(index: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def _pictures(cell: int) -> np.ndarray:
-    """Empty, TNT, treasure, and the same with the cursor, uint8[6, cell, cell, 3].
+    """Empty, TNT, treasure, and the same in the cursor's frame, uint8[6, cell, cell, 3]."""
+    border = (cell + 1) // 4
+    inner = blank(cell - 2 * border, GROUND)
+    cursor = blank(cell, CURSOR)
+    return np.stack(_things(blank(cell, GROUND)) + [draw_sub_canvas(thing, cursor) for thing in _things(inner)])
 
-    The cursor colours the ground and leaves a border around what lies on it.
-    """
 
-    pictures = []
-    for ground, border in ((GROUND, 0), (CURSOR, max(cell // 8, 1))):
-        empty = blank(cell, ground)
-        box = (border, border), (cell - border, cell - border)
-        pictures += [empty, draw_tnt_block(*box, empty), draw_hexagon(*box, TREASURE, empty)]
-    return np.stack(pictures)
+def _things(ground: np.ndarray) -> list[np.ndarray]:
+    """Empty ground, TNT and treasure, each as large as the ground."""
+    box = (0, 0), (len(ground), len(ground))
+    return [ground, draw_tnt_block(*box, ground), draw_hexagon(*box, TREASURE, ground)]
