@@ -12,7 +12,7 @@ TNTS = 7
 MOVES = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}  # (rows, columns)
 
 CANVAS, GROUND, LINES = (119, 122, 127), (119, 112, 127), (255, 255, 255)
-CURSOR, TREASURE, RED, SCORE, NAME = (255, 255, 0), (74, 214, 247), (255, 0, 0), (0, 0, 127), (138, 0, 138)
+CURSOR, TREASURE, RED, SCORE, NAME = (255, 255, 0), (73, 214, 247), (255, 0, 0), (0, 0, 127), (138, 0, 138)
 WHITE = (255, 255, 255)
 LETTERS = (0, 0, 0)  # not in the specification, but the word TNT on the band makes it easier to tell
 
