@@ -328,7 +328,7 @@ def draw_panel(panel, rows: list[Row], env_ids: list[str]) -> None:
 def print_row(row: Row) -> None:
     """One line of the table on the terminal."""
     print(f"{row.env_id:<26}{row.twin:<9}{row.num_envs:>6}{row.frames_per_second:>13,.0f}", end="")
-    print(f"{row.fill_per_second:>13,.0f}{row.fill_fraction:>8.1%}{row.compile_seconds:>11.2f}", end="")
+    print(f"{row.fill_per_second:>15,.0f}{row.fill_fraction:>8.1%}{row.compile_seconds:>11.2f}", end="")
     print(f"{row.bytes_per_frame:>13,.0f}{row.obs_bytes:>11,}", flush=True)
 
 
@@ -341,7 +341,7 @@ def main(args: Args) -> list[Row]:
     args = args.checked()
     here = machine()
     print(f"{here['cpu']}, {here['cores']} cores, {here['device']}, jax {here['jax']}")
-    print(f"{'environment':<26}{'twin':<9}{'envs':>6}{'frames/s':>13}{'fill/s':>13}{'share':>8}", end="")
+    print(f"{'environment':<26}{'twin':<9}{'envs':>6}{'frames/s':>13}{'fill/s':>15}{'share':>8}", end="")
     print(f"{'compile s':>11}{'bytes/frame':>13}{'obs bytes':>11}")
     rows = []
     for num_envs, env_id in itertools.product(args.num_envs, args.env_ids):
