@@ -8,3 +8,5 @@ for memory in ${MEMORIES:-MinGRU LRU GRU MLP}; do
         --no-prev-action --memory "$memory" --hidden-size 64 --num-seeds 5 --num-steps 64 --q-lambda 0.95 \
         --total-timesteps 500000 --eval-every 25000 --eval-episodes 100 --run-dir "${RUN_DIR:-runs/memory_chain}"
 done
+"${PYTHON:-.venv/bin/python}" benchmark/report.py --runs "${RUN_DIR:-runs/memory_chain}/*" --by memory \
+    --out docs/figures/memory_chain --title "MemoryChain-bsuite, 30 steps, no previous action"
