@@ -8,7 +8,6 @@ Shapes: T steps of a rollout, E environments, B environments of a minibatch, A a
 `start[t]` comes with `obs[t]` and is True at an episode's first; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
-import argparse
 import ast
 import contextlib
 import csv
@@ -23,6 +22,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,9 +42,10 @@ import tyro
 from flax import struct
 from gymnax.environments import spaces
 from memax.equinox.gras import GRAS
-from memax.equinox.groups import BinaryAlgebra, Resettable, Semigroup
+from memax.equinox.groups import BinaryAlgebra, Resettable
 from memax.equinox.models.residual import ResidualModel
 from memax.equinox.scans import semigroup_scan
+from memax.equinox.semigroups.s6 import S6Semigroup
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.summary_v2 import text_pb
@@ -54,6 +55,8 @@ from tqdm import tqdm
 import popgym_arcade
 
 SCRIPT = Path(__file__).stem
+MAX_INT = 2**31 - 1
+MAX_FRAMES = 2_000  # of a GIF
 WAITER = ThreadPoolExecutor(1)
 
 
@@ -124,12 +127,12 @@ class Args:
     """steps between two evaluations of the greedy policy; 0: only at the end"""
     eval_episodes: int = 32
     """complete episodes of one evaluation"""
-    target_return: float = math.inf
+    target_return: float | None = None
     """stop early when two evaluations in a row reach this mean return in every seed"""
     checkpoint_every: int = 50_000
     """steps between two checkpoints; 0: only at the end"""
     capture_video: bool = False
-    """leave a GIF of one greedy episode in the run folder (pixels only)"""
+    """leave a GIF of one greedy episode in the run folder (popgym_arcade ids only)"""
     resume: str = ""
     """run folder to continue from its last checkpoint"""
 
@@ -149,15 +152,15 @@ class Args:
         Raises:
             UserError: with the flag to change and what to change it to, before anything is compiled or written.
         """
-        positive = "num_seeds total_timesteps num_envs num_steps num_minibatches update_epochs hidden_size log_every"
-        least = dict.fromkeys([*positive.split(), "eval_episodes"], 1)
-        least |= dict.fromkeys(["seed", "eval_every", "checkpoint_every", "learning_rate", "max_grad_norm"], 0)
-        for name, bound in least.items():
-            if not getattr(self, name) >= bound:
-                raise UserError(f"{flag(name)} {getattr(self, name)}: use {bound} or more")
-        for name in ("gamma", "q_lambda", "start_e", "end_e", "exploration_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{flag(name)} {getattr(self, name)}: use a number from 0 to 1")
+        counts = "num_seeds total_timesteps num_envs num_steps num_minibatches update_epochs hidden_size log_every"
+        limits = dict.fromkeys([*counts.split(), "eval_episodes"], (1, MAX_INT))
+        limits |= {"seed": (0, MAX_INT - self.num_seeds), "eval_every": (0, MAX_INT), "checkpoint_every": (0, MAX_INT)}
+        limits |= dict.fromkeys("gamma q_lambda start_e end_e exploration_fraction learning_rate".split(), (0, 1))
+        limits |= {"max_grad_norm": (1e-6, MAX_INT)}
+        for name, (low, high) in limits.items():
+            if not low <= getattr(self, name) <= high:
+                allowed = f"{low} or more" if high == MAX_INT else f"a number from {low} to {high}"
+                raise UserError(f"{flag(name)} {getattr(self, name)}: use {allowed}")
         if self.num_envs % self.num_minibatches:
             divisors = ", ".join(str(n) for n in range(1, self.num_envs + 1) if self.num_envs % n == 0)
             both = f"--num-minibatches {self.num_minibatches} does not divide --num-envs {self.num_envs}"
@@ -166,14 +169,18 @@ class Args:
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise UserError(f"{flag(name)} {getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
+        if not self.exp_name or "/" in self.exp_name:
+            raise UserError(f"--exp-name {self.exp_name!r} becomes part of a folder's name: use a word without /")
+        if self.target_return is not None and not (math.isfinite(self.target_return) and self.eval_every):
+            raise UserError(f"--target-return {self.target_return}: use a finite number, and an --eval-every above 0")
         env, env_params = make_env(self)
         actions, observations = env.action_space(env_params), env.observation_space(env_params)
         if not isinstance(actions, spaces.Discrete):
             raise UserError(f"--env-id {self.env_id} has {type(actions).__name__} actions: use one with Discrete ones")
-        if self.encoder == "paper" and is_pixels(observations) and observations.shape[0] not in PAPER_LAYERS:
+        if self.encoder == "paper" and is_pixels(observations) and observations.shape[:2] not in PAPER_LAYERS:
             raise UserError("--encoder paper reads frames of 128 or 256 px: use --encoder patch")
-        if self.capture_video and not is_pixels(observations):
-            raise UserError(f"--capture-video: {self.env_id} has no pixels, leave it out")
+        if self.capture_video and not is_arcade(self):
+            raise UserError(f"--capture-video films popgym_arcade ids only: leave it out with {self.env_id}")
         network = make_network(self, observations, actions.n)
         params = jax.eval_shape(functools.partial(init_params, network, observations), jax.random.key(0))
         size = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -188,46 +195,52 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def closest(word: str, known) -> str:
-    """A hint that names the known words that look most like `word`, or all of them if none does."""
-    return "did you mean " + " or ".join(difflib.get_close_matches(word, known, 3, 0.4) or sorted(known)) + "?"
+def is_arcade(args: Args) -> bool:
+    """Whether the environment is one of popgym_arcade, with twins and sizes."""
+    return args.env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
 
 
 @functools.lru_cache
 def make_env(args: Args):
-    """The environment and its parameters, `--env-params` replaced.
-
-    Raises:
-        UserError: on an unknown id, twin, size, or parameter.
-    """
-    arcade = args.env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
-    if args.env_id not in gymnax.registered_envs:
-        raise UserError(f"--env-id {args.env_id!r} is unknown: {closest(args.env_id, gymnax.registered_envs)}")
-    if args.partial_obs and not arcade:
+    """The environment and its parameters, `--env-params` replaced. Raises UserError on anything unknown."""
+    known = gymnax.registered_envs
+    if args.env_id not in known:
+        like = difflib.get_close_matches(args.env_id, known, 3, 0.4) or sorted(known)
+        raise UserError(f"--env-id {args.env_id!r} is unknown: did you mean {' or '.join(like)}?")
+    if args.partial_obs and not is_arcade(args):
         raise UserError(f"--env-id {args.env_id} has no partially observable twin: leave --partial-obs out")
-    if arcade and args.obs_size not in (128, 256):
+    if is_arcade(args) and args.obs_size not in (128, 256):
         raise UserError(f"--obs-size {args.obs_size}: use 128 or 256")
-    kwargs = {"partial_obs": args.partial_obs, "obs_size": args.obs_size} if arcade else {}
-    env, env_params = gymnax.make(args.env_id, **kwargs)
-    known = [field.name for field in dataclasses.fields(env_params)]
+    twin = {"partial_obs": args.partial_obs, "obs_size": args.obs_size} if is_arcade(args) else {}
+    env, env_params = gymnax.make(args.env_id, **twin)
+    fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
     for item in args.env_params:
-        name, _, value = item.partition("=")
-        if name not in known:
-            raise UserError(f"--env-params {item!r}: {args.env_id} has no such parameter; it has {', '.join(known)}")
+        name, _, text = item.partition("=")
+        if name not in fields:
+            raise UserError(f"--env-params {item!r}: {args.env_id} has no such parameter; it has {', '.join(fields)}")
         try:
-            kind = type(getattr(env_params, name))
-            env_params = env_params.replace(**{name: kind(ast.literal_eval(value))})
+            env_params = env_params.replace(**{name: read_like(fields[name], text)})
         except (ValueError, SyntaxError, TypeError):
-            raise UserError(f"--env-params {item!r}: the value has to be of type {kind.__name__}") from None
+            kind = type(fields[name]).__name__
+            raise UserError(f"--env-params {item!r}: write {name} like {fields[name]}, its {kind} now") from None
     return env, env_params
+
+
+def read_like(old: Any, text: str) -> Any:
+    """What `text` writes as a Python literal, if it is of the type and shape of `old`; else a ValueError."""
+    new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind")
+    if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
+        raise ValueError
+    return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
 
 
 # ----------------------------------------------------------------------------------------------------------- network
 
 
-PAPER_LAYERS = {  # side: (features, kernel, stride, pooling window, pooling stride); POPGym Arcade, arXiv:2503.01450
-    128: ((64, 5, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 3, 1), (512, 1, 1, 1, 1)),
-    256: ((64, 7, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 2, 2), (512, 3, 2, 1, 1)),
+PAPER_LAYERS = {  # frame: (features, kernel, stride, pooling window, pooling stride); POPGym Arcade, arXiv:2503.01450
+    (128, 128): ((64, 5, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 3, 1), (512, 1, 1, 1, 1)),
+    (256, 256): ((64, 7, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 2, 2), (512, 3, 2, 1, 1)),
 }
 MAX_PARAMS = 50_000_000  # memax's Spherical grows with the cube of the hidden size
 
@@ -237,17 +250,12 @@ def is_pixels(observation) -> bool:
     return observation.dtype == jnp.uint8 and len(observation.shape) == 3 and observation.shape[0] >= 64
 
 
-def convolve(x: jax.Array, kernel: jax.Array, stride: int, native: bool) -> jax.Array:
-    """VALID convolution of x[N, h, w, c] with kernel[k, k, c, f].
+def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], *_padding, **_options) -> jax.Array:
+    """VALID convolution of x[N, h, w, c] with kernel[k, k, c, f], as strided slices and one matrix product.
 
-    Not native: strided slices and one matrix product, the same result. XLA's CPU backend runs a convolution inside a
-    `scan` 15 to 20 times slower than outside of one, and everything here is inside a scan.
+    XLA's CPU backend runs a convolution inside a `scan` 15 to 20 times slower than outside, and all is in a scan here.
     """
-    if native:
-        return jax.lax.conv_general_dilated(
-            x, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-    patches = jnp.concatenate(window_slices(x, kernel.shape[0], stride), axis=-1)
+    patches = jnp.concatenate(window_slices(x, kernel.shape[0], strides[0]), axis=-1)
     return patches @ kernel.reshape(-1, kernel.shape[-1])
 
 
@@ -268,23 +276,6 @@ def merge(x: jax.Array, side: int) -> jax.Array:
     n, h, w, c = x.shape
     x = x.reshape(n, h // side, side, w // side, side, c).transpose(0, 1, 3, 2, 4, 5)
     return x.reshape(n, h // side, w // side, side * side * c)
-
-
-class Conv(nn.Module):
-    """A convolution with bias, lowered as the backend likes it."""
-
-    features: int
-    kernel: int
-    stride: int
-    dtype: Any
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        shape = (self.kernel, self.kernel, x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        native = jax.default_backend() != "cpu"
-        return convolve(x, kernel.astype(self.dtype), self.stride, native) + bias.astype(self.dtype)
 
 
 class Encoder(nn.Module):
@@ -308,9 +299,10 @@ class Encoder(nn.Module):
     @nn.nowrap
     def read_paper(self, obs: jax.Array) -> jax.Array:
         x = obs.astype(self.dtype) / 255
-        for features, kernel, stride, window, pool_stride in PAPER_LAYERS[obs.shape[1]]:
-            x = nn.leaky_relu(Conv(features, kernel, stride, self.dtype)(x))
-            x = max_pool(x, window, pool_stride)
+        lowering = {"conv_general_dilated": convolve if jax.default_backend() == "cpu" else None}
+        for features, kernel, stride, window, pool_stride in PAPER_LAYERS[obs.shape[1:3]]:
+            x = nn.Conv(features, (kernel, kernel), stride, "VALID", dtype=self.dtype, **lowering)(x)
+            x = max_pool(nn.leaky_relu(x), window, pool_stride)
         return x.reshape(obs.shape[0], -1)
 
     @nn.nowrap
@@ -319,23 +311,11 @@ class Encoder(nn.Module):
         patch = -(-max(obs.shape[1:3]) // 16)
         rows, columns = (16 * patch - side for side in obs.shape[1:3])
         x = merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(self.dtype) / 255
-        x = nn.leaky_relu(nn.Dense(32, dtype=self.dtype)(x))
+        # most of a frame never changes: without its mean and scale, what does change is not drowned by the rest
+        x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(nn.Dense(32, dtype=self.dtype)(x)))
         for features in (64, 128):
             x = nn.leaky_relu(nn.Dense(features, dtype=self.dtype)(merge(x, 2)))
         return self.dense_norm(x.reshape(obs.shape[0], -1))
-
-
-class LinearRecurrence(Semigroup):
-    """h -> a h + b, composed: (a_i, b_i) then (a_j, b_j) is (a_i a_j, a_j b_i + b_j)."""
-
-    size: int
-
-    def initialize_carry(self, key=None):
-        return jnp.ones(self.size), jnp.zeros(self.size)
-
-    def __call__(self, carry, input):
-        (a_i, b_i), (a_j, b_j) = carry, input
-        return a_i * a_j, a_j * b_i + b_j
 
 
 class MinGRU(GRAS):
@@ -351,7 +331,7 @@ class MinGRU(GRAS):
 
     def __init__(self, hidden_size: int, key: jax.Array):
         gate_key, candidate_key = jax.random.split(key)
-        self.algebra = Resettable(LinearRecurrence(hidden_size))
+        self.algebra = Resettable(S6Semigroup(hidden_size))  # h -> a h + b
         self.scan = semigroup_scan
         self.gate = eqx.nn.Linear(hidden_size, hidden_size, key=gate_key)
         self.candidate = eqx.nn.Linear(hidden_size, hidden_size, key=candidate_key)
@@ -380,23 +360,12 @@ def memax_layer(name: str):
 
 
 MEMAX_NAMES = (
-    *("MLP", "NMax", "FART", "FWP", "DeltaNet", "DeltaProduct", "GDN", "FFM", "S6", "PSpherical", "LRU", "LinearRNN"),
-    *(
-        "Stack",
-        "Attention",
-        "Attention-RoPE",
-        "Attention-ALiBi",
-        "GRU",
-        "Elman",
-        "ElmanReLU",
-        "Spherical",
-        "MGU",
-        "LSTM",
-    ),
+    "MLP NMax FART FWP DeltaNet DeltaProduct GDN FFM S6 PSpherical LRU LinearRNN Stack Attention Attention-RoPE"
+    " Attention-ALiBi GRU Elman ElmanReLU Spherical MGU LSTM"
 )
 # Your own memory is a memax `GRAS` and one line here: name -> function (hidden_size, window, key) -> layer.
 MEMORIES = {"MinGRU": lambda hidden_size, window, key: MinGRU(hidden_size, key)}
-MEMORIES |= {name: memax_layer(name) for name in MEMAX_NAMES}
+MEMORIES |= {name: memax_layer(name) for name in MEMAX_NAMES.split()}
 
 
 def build_memory(name: str, sizes: tuple[int, int, int], window: int, num_layers: int, key: jax.Array) -> ResidualModel:
@@ -604,21 +573,8 @@ class TrainState:
     update: jax.Array  # int32, rollouts so far
 
 
-@struct.dataclass
-class Metrics:
-    """Sums over the updates of a chunk."""
-
-    updates: jax.Array
-    episodes: jax.Array
-    episodic_return: jax.Array
-    episodic_length: jax.Array
-    td_loss: jax.Array
-    q_values: jax.Array
-    grad_norm: jax.Array
-
-
 def make_actor(args: Args):
-    """The pure functions begin(key, num_envs) -> Actor and act(params, actor, epsilon) -> (Actor, Transition)."""
+    """The network, begin(key, num_envs) -> Actor, act(params, actor, epsilon) -> (Actor, Transition, step's info)."""
     env, env_params = make_env(args)
     network = make_network(args, env.observation_space(env_params), env.action_space(env_params).n)
 
@@ -655,7 +611,7 @@ def make_actor(args: Args):
             somewhere = jax.lax.pmax(somewhere.astype(jnp.int32), "seed") > 0
         return jax.lax.cond(somewhere, draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
 
-    def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition]:
+    def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)
         carry, q = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
         action = epsilon_greedy(action_key, q, epsilon)
@@ -688,16 +644,16 @@ def make_actor(args: Args):
             episode_length=jnp.where(done, 0, transition.episode_length),
             key=key,
         )
-        return actor, transition
+        return actor, transition, info
 
     return network, begin, act
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and train_chunk(state, num_updates) -> (TrainState, Metrics).
+    """The pure functions init(key) -> TrainState and train_chunk(state, num_updates) -> (TrainState, metrics).
 
-    `num_updates` is traced, so that one program serves chunks of every length. With several seeds map both over a
-    leading axis named "seed" (`over_seeds`).
+    The metrics are sums over the updates; `num_updates` is traced, so that one program serves chunks of every length.
+    With several seeds map both over a leading axis named "seed" (`over_seeds`).
     """
     env, env_params = make_env(args)
     network, begin, act = make_actor(args)
@@ -717,9 +673,9 @@ def make_train(args: Args):
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
         return 0.5 * jnp.square(q - target).mean(), q.mean()
 
-    def update(state: TrainState) -> tuple[TrainState, Metrics]:
+    def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
-        rollout_step = lambda actor, _: act(state.params, actor, epsilon)  # noqa: E731
+        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         last = actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None]
         _, output = forward(network, state.params, *last)
@@ -741,16 +697,15 @@ def make_train(args: Args):
         envs = jnp.concatenate(orders).reshape(args.update_epochs * args.num_minibatches, -1)
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), envs)
         done = rollout.terminated | rollout.truncated
-        metrics = Metrics(
-            updates=jnp.int32(1),
-            episodes=done.sum(dtype=jnp.int32),
-            episodic_return=(done * rollout.episode_return).sum(),
-            episodic_length=(done * rollout.episode_length).sum(dtype=jnp.float32),
-            **jax.tree.map(jnp.mean, learned),
-        )
+        metrics = jax.tree.map(jnp.mean, learned) | {
+            "updates": jnp.int32(1),
+            "episodes": done.sum(dtype=jnp.int32),
+            "episodic_return": (done * rollout.episode_return).sum(),
+            "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
+        }
         return TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1), metrics
 
-    def train_chunk(state: TrainState, num_updates: jax.Array) -> tuple[TrainState, Metrics]:
+    def train_chunk(state: TrainState, num_updates: jax.Array) -> tuple[TrainState, dict]:
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(update, state)[1])
 
         def body(_, total):
@@ -777,7 +732,7 @@ def make_evaluate(args: Args):
     _, begin, act = make_actor(args)
 
     def step(params, epsilon, now: Evaluation) -> Evaluation:
-        actor, transition = act(params, now.actor, epsilon)
+        actor, transition, _ = act(params, now.actor, epsilon)
         return Evaluation(
             actor=actor,
             returns=jnp.where(now.over, now.returns, transition.episode_return),
@@ -805,13 +760,12 @@ EVAL_COLUMNS = (
     *("global_step", "seed", "env_id", "partial_obs", "policy", "episodes"),
     *("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds"),
 )
-MAY_DIFFER = ("log_every", "eval_every", "checkpoint_every", "run_dir", "resume")  # on resuming
+MAY_DIFFER = ("log_every", "eval_every", "checkpoint_every", "capture_video", "run_dir", "resume")  # on resuming
 
 
 def make_run_folder(args: Args) -> Path:
     """A new folder with `args.json`: the arguments and what they ran on. An existing one is never touched."""
-    arcade = args.env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
-    twin = ("pomdp" if args.partial_obs else "mdp") if arcade else "full"
+    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
     name = f"{args.env_id}__{twin}__{args.exp_name}__{args.memory}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
     for attempt in range(1, 1000):
         folder = Path(args.run_dir) / (name if attempt == 1 else f"{name}-{attempt}")
@@ -822,33 +776,38 @@ def make_run_folder(args: Args) -> Path:
             continue
         except OSError as error:
             raise UserError(f"--run-dir {args.run_dir}: {error.strerror}") from None
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
-    packages = ("jax", "jaxlib", "flax", "gymnax", "memax", "equinox", "optax", "orbax-checkpoint", "numpy")
+    packages = "jax jaxlib flax gymnax memax equinox optax orbax-checkpoint numpy tyro tensorboard popgym-arcade"
     about = {
         "script": SCRIPT,
         "args": dataclasses.asdict(args),
-        "versions": {"python": sys.version.split()[0]} | {name: importlib.metadata.version(name) for name in packages},
+        "versions": {"python": sys.version.split()[0]} | {p: importlib.metadata.version(p) for p in packages.split()},
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "git_commit": git.stdout.strip() or None,
+        "git_commit": git_commit(),
     }
     (folder / "args.json").write_text(json.dumps(about, indent=2))
     return folder
 
 
-def read_args(folder: str | Path) -> Args:
-    """The arguments a run was started with.
+def git_commit() -> str | None:
+    """The commit that this script was run from, with "-dirty" if a tracked file differs; None outside of git."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with contextlib.suppress(OSError):
+        return (
+            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() or None
+        )
 
-    Raises:
-        UserError: when the folder holds no run of this script.
-    """
+
+def read_args(folder: str | Path) -> Args:
+    """The arguments a run was started with. Raises UserError when the folder holds no run of this script."""
     try:
         about = json.loads((Path(folder) / "args.json").read_text())
-    except (OSError, ValueError):
-        raise UserError(f"{folder} is not a run folder: it has no readable args.json") from None
-    if about["script"] != SCRIPT:
-        raise UserError(f"{folder} was made by {about['script']}.py: use that script")
-    saved = about["args"]
-    return Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+        script, saved = about["script"], about["args"]
+        args = Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
+    if script != SCRIPT:
+        raise UserError(f"{folder} was made by {script}.py: use that script")
+    return args
 
 
 def named_arrays(state: TrainState) -> dict[str, np.ndarray]:
@@ -864,15 +823,16 @@ def file_digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def checkpoint_manager(folder: str | Path) -> ocp.CheckpointManager:
-    """Keeps the last three checkpoints of a run folder."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=3, enable_async_checkpointing=False)
+def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManager:
+    """Keeps the last three checkpoints of a run folder; unless only reading, clears away unfinished ones."""
+    kept = {} if reading else {"max_to_keep": 3, "cleanup_tmp_directories": True}
+    options = ocp.CheckpointManagerOptions(read_only=reading, enable_async_checkpointing=False, **kept)
     return ocp.CheckpointManager(Path(folder).resolve() / "checkpoints", options=options)
 
 
 def save_checkpoint(folder: Path, step: int, state: TrainState) -> None:
     """Writes `checkpoints/{step}/`; it counts from the moment its digests are there, which come last."""
-    with checkpoint_manager(folder) as manager:
+    with checkpoint_manager(folder, reading=False) as manager:
         manager.save(step, args=ocp.args.StandardSave(named_arrays(state)), force=True)
     checkpoint = folder / "checkpoints" / str(step)
     draft = checkpoint / "sha256.tmp"
@@ -889,11 +849,7 @@ def is_sound(checkpoint: Path) -> bool:
 
 
 def restore_checkpoint(folder: str | Path, args: Args, step: int | None = None) -> tuple[int, TrainState]:
-    """The last sound checkpoint of a run (or that of `step`): its step and its state. Says which it passes over.
-
-    Raises:
-        UserError: when there is none.
-    """
+    """The last sound checkpoint of a run (or that of `step`): its step and its state. Raises UserError without one."""
     folders = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit()]
     for checkpoint in sorted(folders, key=lambda path: int(path.name), reverse=True):
         if step not in (None, int(checkpoint.name)):
@@ -901,10 +857,10 @@ def restore_checkpoint(folder: str | Path, args: Args, step: int | None = None) 
         if is_sound(checkpoint):
             step = int(checkpoint.name)
             break
-        print(f"checkpoint {checkpoint} is incomplete or damaged: trying the one before", file=sys.stderr)
+        print(f"checkpoint {checkpoint} is incomplete or damaged: passing over it", file=sys.stderr)
     else:
         raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
-    with checkpoint_manager(folder) as manager:
+    with checkpoint_manager(folder, reading=True) as manager:
         arrays = manager.restore(step, args=ocp.args.StandardRestore())
 
     def restored(path, like):
@@ -975,23 +931,17 @@ class Records:
         return mean
 
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
-        """A row of `eval.csv` for every seed; of the greedy policy also a point of eval/episodic_return."""
+        """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
         returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
         for i in range(self.args.num_seeds):
             row = [step, self.args.seed + i, self.args.env_id, self.args.partial_obs, policy, returns.shape[1]]
-            numbers = (
-                returns[i].mean(),
-                returns[i].std(),
-                returns[i].min(),
-                returns[i].max(),
-                lengths[i].mean(),
-                seconds,
-            )
+            numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
             row += [float(number) for number in numbers]
             self.evaluations.append(dict(zip(EVAL_COLUMNS, map(str, row), strict=True)))
         self.write_evaluations()
         if policy == "greedy":
             self.scalar("eval/episodic_return", returns.mean(axis=1), step)
+        say(f"step {step}  {policy} policy: return {returns.mean():.3f} over {returns.size} episodes")
 
     def returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
         """A policy's evaluations so far: global steps [N] and mean returns [N, seeds]."""
@@ -1002,7 +952,8 @@ class Records:
     def reached_target(self) -> bool:
         """Whether the last two evaluations of the greedy policy reached the target return in every seed."""
         _, means = self.returns("greedy")
-        return len(means) > 1 and bool((means[-2:] >= self.args.target_return).all())
+        target = self.args.target_return
+        return target is not None and len(means) > 1 and bool((means[-2:] >= target).all())
 
     def flush(self) -> None:
         for writer in self.writers:
@@ -1011,6 +962,12 @@ class Records:
     def close(self) -> None:
         for writer in self.writers:
             writer.close()
+
+
+def say(line: str) -> None:
+    """Prints a line, above the progress bar if there is one."""
+    tqdm.write(line)
+    sys.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -1022,14 +979,20 @@ def stop_signals():
         if received:
             os._exit(128 + number)
         received.append(number)
-        print("\nstopping at the end of this chunk; once more stops at once", file=sys.stderr, flush=True)
+        os.write(2, b"\nstopping at the end of this chunk; once more stops at once\n")  # print may be interrupted here
 
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, note) for number in numbers}
     try:
         yield received
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def waited(function, *args):
+    """`function(*args)`, run to its end in another thread: Python hears no signal while the main one is in XLA."""
+    return WAITER.submit(lambda: jax.block_until_ready(function(*args))).result()
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures
@@ -1046,7 +1009,7 @@ def draw_curve(records: Records) -> None:
     for i in range(args.num_seeds):
         axes.plot(steps, means[:, i], marker="o", label=f"greedy, seed {args.seed + i}")
     axes.axhline(records.returns("random")[1].mean(), color="gray", linestyle="--", label="random policy")
-    axes.set_title(records.folder.name.rpartition("__")[0].replace("__", " · "), fontsize=10)
+    axes.set_title(records.folder.resolve().name.rpartition("__")[0].replace("__", " · "), fontsize=10)
     axes.set(xlabel="environment steps", ylabel=f"return, mean of {args.eval_episodes} episodes", xlim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
@@ -1061,20 +1024,26 @@ def record_episode(args: Args, params, key: jax.Array, path: Path) -> None:
         args = dataclasses.replace(args, num_seeds=1)
         params, key = jax.tree.map(lambda x: x[0], (params, key))
     _, begin, act = make_actor(args)
-    twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in {args.partial_obs: 0, False: 0}]
+    twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in (True, False)]
+
+    def picture(env_state):
+        """Of one environment's state [1, ...]: uint8 [side, side or 2 side, 3]."""
+        state = jax.tree.map(lambda x: x[0], env_state)
+        return jnp.concatenate([twin.get_obs(state) for twin in twins[not args.partial_obs :]], axis=1)
 
     @jax.jit
     def advance(actor: Actor):
-        env_state = jax.tree.map(lambda x: x[0], actor.env_state)
-        frame = jnp.concatenate([twin.get_obs(env_state) for twin in twins], axis=1)
-        return *act(params, actor, 0.0), frame
+        actor, transition, info = act(params, actor, 0.0)
+        return actor, transition.terminated[0] | transition.truncated[0], picture(info["final_state"])
 
-    actor, frames, over = begin(key, 1), [], False
-    while not over:
-        actor, transition, frame = advance(actor)
-        over = transition.terminated.all() or transition.truncated.all()
-        frames.append(Image.fromarray(np.asarray(frame)).resize((2 * frame.shape[1], 2 * frame.shape[0]), 0))
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=50, loop=0)
+    actor, over = begin(key, 1), False
+    frames = [picture(actor.env_state)]
+    while not over and len(frames) < MAX_FRAMES:
+        actor, over, frame = advance(actor)
+        frames.append(frame)
+    size = 2 * frames[0].shape[1], 2 * frames[0].shape[0]
+    images = [Image.fromarray(np.asarray(frame)).resize(size, Image.Resampling.NEAREST) for frame in frames]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=50, loop=0)
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
@@ -1086,18 +1055,16 @@ def parse_args(argv: list[str]) -> Args:
     Raises:
         UserError: see `Args.checked`; also when an argument differs from the run that is to be resumed.
     """
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument("--resume", default="")
-    resume = finder.parse_known_args(argv)[0].resume
-    saved = read_args(resume) if resume else Args()
-    args = tyro.cli(Args, args=argv, default=saved, description=__doc__).checked()
+    args = saved = tyro.cli(Args, args=argv, description=__doc__)
+    if args.resume:
+        saved = read_args(args.resume)
+        args = tyro.cli(Args, args=argv, default=saved)
+    args = args.checked()
     fields = [field.name for field in dataclasses.fields(Args) if field.name not in MAY_DIFFER]
     differing = [name for name in fields if getattr(args, name) != getattr(saved, name)]
-    if resume and differing:
+    if args.resume and differing:
         was = ", ".join(f"{flag(name)} {getattr(saved, name)}" for name in differing)
-        raise UserError(
-            f"{resume} was started with {was}: leave {'that' if len(differing) == 1 else 'those'} as it was"
-        )
+        raise UserError(f"{args.resume} was started with {was}, which cannot change on the way: leave it as it was")
     return args
 
 
@@ -1106,41 +1073,38 @@ def is_due(cadence: int, before: int, step: int) -> bool:
     return cadence > 0 and step // cadence > before // cadence
 
 
-def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, Metrics, float]:
+def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, dict, float]:
     """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds."""
     totals, seconds, done = None, 0.0, 0
     while done < updates and (totals is None or not stop):
         some = min(updates - done, max(1, int(5 * done / seconds))) if done else 1
         began = time.perf_counter()
-        state, metrics = train_chunk(state, jnp.int32(some))
-        # waited for in another thread, since Python runs no signal handler while the main one is in XLA
-        WAITER.submit(jax.block_until_ready, metrics).result()
+        state, metrics = waited(train_chunk, state, jnp.int32(some))
         seconds += time.perf_counter() - began
         totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
         done += some
     return state, totals, seconds
 
 
-def log_point(records: Records, metrics: Metrics, step: int, seconds: float, bar: tqdm) -> None:
+def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm) -> None:
     """A point of every training curve from the sums since the last one; the progress bar, or a line for a log file."""
-    args, metrics = records.args, jax.tree.map(np.asarray, metrics)
-    update = step // args.batch_size
-    gradient_steps = update * args.update_epochs * args.num_minibatches
-    episodes = np.where(metrics.episodes > 0, metrics.episodes, math.nan)
-    steps_per_second = float(metrics.updates.sum()) * args.batch_size / seconds
-    episodic_return = records.scalar("charts/episodic_return", metrics.episodic_return / episodes, step)
-    records.scalar("charts/episodic_length", metrics.episodic_length / episodes, step)
-    records.scalar("charts/episodes", episodes, step)
-    records.scalar("charts/SPS", steps_per_second, step)
-    records.scalar("charts/epsilon", epsilon_at(args, update), step)
-    records.scalar("charts/learning_rate", learning_rate_at(args, gradient_steps), step)
-    for name in ("td_loss", "q_values", "grad_norm"):
-        records.scalar(f"losses/{name}", getattr(metrics, name) / metrics.updates, step)
-    bar.set_postfix({"SPS": round(steps_per_second), "return": f"{episodic_return:.3f}"}, refresh=False)
+    args, sums = records.args, jax.tree.map(np.asarray, sums)
+    update = step // args.batch_size - 1  # the last one done
+    gradient_step = (update + 1) * args.update_epochs * args.num_minibatches - 1
+    episodes = np.where(sums["episodes"] > 0, sums["episodes"], math.nan)
+    values = {f"losses/{name}": sums[name] / sums["updates"] for name in ("td_loss", "q_values", "grad_norm")}
+    values |= {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
+    values |= {"charts/episodes": episodes, "charts/SPS": sums["updates"].sum() * args.batch_size / seconds}
+    values |= {"charts/epsilon": epsilon_at(args, update)}
+    values |= {"charts/learning_rate": learning_rate_at(args, gradient_step)}
+    means = {name: records.scalar(name, value, step) for name, value in values.items()}
+    speed, episodic_return = means["charts/SPS"], means["charts/episodic_return"]
+    told = "-" if math.isnan(episodic_return) else f"{episodic_return:.3f}"
+    bar.set_postfix({"SPS": round(speed), "return": told}, refresh=False)
     bar.update(step - bar.n)
     if bar.disable:
-        left = (args.total_timesteps - step) * args.num_seeds / steps_per_second
-        print(f"step {step}  SPS {steps_per_second:.0f}  return {episodic_return:.3f}  left {left:.0f} s", flush=True)
+        left = (args.total_timesteps - step) * args.num_seeds / speed
+        say(f"step {step}  SPS {speed:.0f}  return {told}  left {left:.0f} s")
 
 
 def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
@@ -1158,6 +1122,14 @@ def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainSta
     return Records(Path(args.resume), args, step), step, state
 
 
+def compile_programs(args: Args, state: TrainState, eval_keys: jax.Array):
+    """The compiled train_chunk(state, num_updates), which takes its state over, and evaluate(params, keys, epsilon)."""
+    train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
+    evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
+    train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
+    return train_chunk, evaluate.lower(state.params, eval_keys, 0.0).compile()
+
+
 def main(args: Args) -> Path:
     """Trains, or goes on training, and returns the run folder.
 
@@ -1168,57 +1140,58 @@ def main(args: Args) -> Path:
         train_keys, eval_keys = make_keys(args)
         records, step, state = begin_run(args, train_keys)
         first_step, saved_at, train_seconds = step, step if args.resume else None, 0.0
-        print(f"{records.folder}: step {step} of {args.total_timesteps}; compiling ...", flush=True)
+        say(f"{records.folder}: step {step} of {args.total_timesteps}; compiling ...")
         began = time.perf_counter()
-        train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
-        train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
-        evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
-        evaluate = evaluate.lower(state.params, eval_keys, 0.0).compile()
+        train_chunk, evaluate = waited(compile_programs, args, state, eval_keys)
         compile_seconds = time.perf_counter() - began
         records.scalar("charts/compile_seconds", compile_seconds, step)
         keys_at = over_seeds(jax.random.fold_in, args, (0, None))  # an evaluation's key depends on its step alone
 
         def record_evaluation(policy: str, epsilon: float) -> None:
             began = time.perf_counter()
-            episodes = jax.block_until_ready(evaluate(state.params, keys_at(eval_keys, step), epsilon))
+            episodes = waited(evaluate, state.params, keys_at(eval_keys, step), epsilon)
             records.evaluation(step, policy, episodes, time.perf_counter() - began)
 
-        if not records.returns("random")[0].size:
-            record_evaluation("random", 1.0)
-        updates_a_point = -(-args.log_every // args.batch_size)
-        bar = tqdm(total=args.total_timesteps, initial=step, unit=" steps", unit_scale=True, disable=None)
-        while step < args.total_timesteps and not stop and not records.reached_target():
-            before, done = step, step // args.batch_size
-            updates = min(updates_a_point - done % updates_a_point, args.num_updates - done)
-            state, metrics, seconds = run_updates(train_chunk, state, updates, stop)
-            step += int(metrics.updates.max()) * args.batch_size
-            train_seconds += seconds
-            log_point(records, metrics, step, seconds, bar)
-            if is_due(args.eval_every, before, step):
+        # evaluations and checkpoints fall on one grid, so that a stop between its points does not move them
+        grid = -(-args.log_every // args.batch_size) * args.batch_size
+        shape = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
+        bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
+        with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
+            if not stop and not records.returns("random")[0].size:
+                record_evaluation("random", 1.0)
+            while step < args.total_timesteps and not stop and not records.reached_target():
+                before = step - step % grid
+                goal = min(before + grid, args.total_timesteps)
+                state, sums, seconds = run_updates(train_chunk, state, (goal - step) // args.batch_size, stop)
+                step += int(sums["updates"].max()) * args.batch_size
+                train_seconds += seconds
+                log_point(records, sums, step, seconds, bar)
+                if step == goal and is_due(args.eval_every, before, step):
+                    record_evaluation("greedy", 0.0)
+                records.flush()  # before the checkpoint, so that what it goes on from is on disk
+                if step == goal and is_due(args.checkpoint_every, before, step):
+                    save_checkpoint(records.folder, step, state)
+                    saved_at = step
+            if not stop and step not in records.returns("greedy")[0]:
                 record_evaluation("greedy", 0.0)
-            records.flush()  # before the checkpoint, so that what it goes on from is on disk
-            if is_due(args.checkpoint_every, before, step):
-                save_checkpoint(records.folder, step, state)
-                saved_at = step
-        bar.close()
-        if not stop and step not in records.returns("greedy")[0]:
-            record_evaluation("greedy", 0.0)
-        records.close()
         if saved_at != step:
             save_checkpoint(records.folder, step, state)
+        if not stop:
+            draw_curve(records)
+        if not stop and args.capture_video:
+            waited(record_episode, args, state.params, keys_at(eval_keys, step + 1), records.folder / "episode.gif")
+        python = os.path.relpath(sys.executable)
         if stop:
-            print(f"stopped at step {step}: saved in {records.folder}, go on with --resume {records.folder}")
+            go_on = f"{python} {os.path.relpath(__file__)} --resume {records.folder}"
+            say(f"stopped at step {step}, saved in {records.folder}; to go on: {go_on}")
             sys.exit(128 + stop[0])
-    draw_curve(records)
-    if args.capture_video:
-        record_episode(args, state.params, keys_at(eval_keys, step + 1), records.folder / "episode.gif")
     speed = (step - first_step) * args.num_seeds / (train_seconds or math.inf)
     greedy, random = records.returns("greedy")[1][-1].mean(), records.returns("random")[1].mean()
-    print(
+    say(
         f"run folder     {records.folder}\n"
         f"greedy return  {greedy:.3f}, random policy {random:.3f}, {args.eval_episodes} episodes\n"
         f"speed          {speed:.0f} steps/s, compiled in {compile_seconds:.0f} s\n"
-        f"TensorBoard    {os.path.relpath(sys.executable)} -m tensorboard.main --logdir {records.folder}"
+        f"TensorBoard    {python} -m tensorboard.main --logdir {records.folder}"
     )
     return records.folder
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -142,14 +143,13 @@ def test_lowered_convolution_and_pooling_equal_the_native_ones():
     x = jax.random.normal(jax.random.key(0), (2, 30, 27, 3))
     for size, stride in ((5, 2), (3, 2), (7, 2), (1, 1)):
         kernel = jax.random.normal(jax.random.key(size), (size, size, 3, 4))
-        gradients = [
-            jax.grad(lambda k, native=native, stride=stride: (pqn_rnn.convolve(x, k, stride, native) ** 2).mean())(
-                kernel
-            )
-            for native in (True, False)
-        ]
-        one, other = (pqn_rnn.convolve(x, kernel, stride, native) for native in (True, False))
-        np.testing.assert_allclose(one, other, atol=1e-4)
+        results, gradients = [], []
+        for lowering in (pqn_rnn.convolve, jax.lax.conv_general_dilated):
+            conv = nn.Conv(4, (size, size), stride, "VALID", conv_general_dilated=lowering)
+            run = lambda kernel, conv=conv: conv.apply({"params": {"kernel": kernel, "bias": jnp.ones(4)}}, x)  # noqa: E731
+            results.append(run(kernel))
+            gradients.append(jax.grad(lambda kernel, run=run: (run(kernel) ** 2).mean())(kernel))
+        np.testing.assert_allclose(*results, atol=1e-4)
         np.testing.assert_allclose(*gradients, atol=1e-4)
     for window, stride in ((2, 2), (3, 1)):
         want = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, window, window, 1), (1, stride, stride, 1), "VALID")
@@ -159,7 +159,7 @@ def test_lowered_convolution_and_pooling_equal_the_native_ones():
 @pytest.mark.parametrize("side", [64, 84, 128, 256])
 def test_encoders_read_pixels_of_any_side(side):
     obs = jax.random.randint(jax.random.key(0), (2, side, side, 3), 0, 256).astype(jnp.uint8)
-    kinds = ["patch"] + ["paper"] * (side in pqn_rnn.PAPER_LAYERS)
+    kinds = ["patch"] + ["paper"] * ((side, side) in pqn_rnn.PAPER_LAYERS)
     for kind in kinds:
         encoder = pqn_rnn.Encoder(kind, jnp.float32)
         features, params = encoder.init_with_output(jax.random.key(1), obs)

@@ -3,7 +3,9 @@
 import csv
 import dataclasses
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -162,7 +164,7 @@ def test_a_signal_saves_a_checkpoint_and_says_where(tmp_path, number):
     args = small(run_dir=str(tmp_path), total_timesteps=10_000_000, checkpoint_every=0, eval_every=0)
     process = command(*flags_of(args))
     for line in process.stdout:
-        if line.startswith("step "):
+        if "SPS" in line:
             break
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
@@ -170,7 +172,59 @@ def test_a_signal_saves_a_checkpoint_and_says_where(tmp_path, number):
     folder = next(tmp_path.iterdir())
     saved = [int(path.name) for path in (folder / "checkpoints").iterdir()]
     assert len(saved) == 1 and saved[0] > 0
-    assert f"stopped at step {saved[0]}" in out and f"--resume {folder}" in out and "Traceback" not in err
+    assert f"stopped at step {saved[0]}" in out and f"pqn_rnn.py --resume {folder}" in out and "Traceback" not in err
+
+
+def test_a_second_signal_ends_the_process_also_while_it_compiles(tmp_path):
+    process = command(*flags_of(small(run_dir=str(tmp_path))))
+    assert "compiling" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert "once more" in process.stderr.readline() + process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and not out and "Traceback" not in err
+    folder = next(tmp_path.iterdir())
+    assert (folder / "args.json").exists() and not (folder / "checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["compiling", "between two log points", "evaluating"])
+def test_stopped_by_ctrl_c_and_resumed_equals_unbroken(tmp_path, monkeypatch, when):
+    """With an early stop, which must come at the same step: what is due after the stop does not move."""
+    args = small(log_every=128, eval_every=128, checkpoint_every=0, target_return=-1.0, run_dir=str(tmp_path / "whole"))
+    whole = pqn_rnn.main(args)
+    run_updates = pqn_rnn.run_updates
+
+    def one_update(train_chunk, state, _updates, stop):
+        os.kill(os.getpid(), signal.SIGINT)
+        return run_updates(train_chunk, state, 1, stop)
+
+    def interrupted(function):
+        def inner(*args):
+            os.kill(os.getpid(), signal.SIGINT)
+            return function(*args)
+
+        return inner
+
+    with monkeypatch.context() as patch:
+        if when == "compiling":
+            patch.setattr(pqn_rnn, "compile_programs", interrupted(pqn_rnn.compile_programs))
+        elif when == "evaluating":
+            patch.setattr(pqn_rnn.Records, "evaluation", interrupted(pqn_rnn.Records.evaluation))
+        else:
+            patch.setattr(pqn_rnn, "run_updates", one_update)
+        with pytest.raises(SystemExit) as stopped:
+            pqn_rnn.main(dataclasses.replace(args, run_dir=str(tmp_path / "broken")))
+    assert stopped.value.code == 130
+    broken = next((tmp_path / "broken").iterdir())
+    (step,) = (int(path.name) for path in (broken / "checkpoints").iterdir())
+    assert step == (32 if when == "between two log points" else 0)
+    pqn_rnn.main(pqn_rnn.parse_args(["--resume", str(broken)]))
+    rows = [[line.split(",")[:-1] for line in (f / "eval.csv").read_text().splitlines()] for f in (whole, broken)]
+    assert rows[0] == rows[1]  # but for the seconds
+    states = [pqn_rnn.restore_checkpoint(folder, args) for folder in (whole, broken)]
+    assert states[0][0] == states[1][0] == 256
+    assert_equal(states[0][1], states[1][1])
 
 
 def test_output_that_is_not_a_terminal_has_plain_lines(tmp_path):
@@ -248,6 +302,16 @@ def test_capture_video(tmp_path):
         assert picture.n_frames >= 8 and picture.size == (512, 256)
 
 
+def test_the_video_ends_with_the_last_frame(tmp_path):
+    from PIL import Image
+
+    args = dataclasses.replace(ARCADE, env_params=("max_steps_in_episode=3",)).checked()
+    params = pqn_rnn.make_train(args)[0](jax.random.key(0)).params
+    pqn_rnn.record_episode(args, params, jax.random.key(1), tmp_path / "episode.gif")
+    with Image.open(tmp_path / "episode.gif") as picture:
+        assert picture.n_frames == 4  # of time 0, 1, 2, 3
+
+
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
@@ -265,11 +329,23 @@ def test_capture_video(tmp_path):
         ("--num-minibatches 5", "1, 2, 4, 8, 16, 32"),
         ("--memory Spherical", "lower --hidden-size"),
         ("--env-params speed=3", "max_steps_in_episode"),
-        ("--env-params max_steps_in_episode=many", "int"),
+        ("--env-params max_steps_in_episode=many", "its int now"),
         ("--num-envs 0", "--num-envs 0: use 1 or more"),
+        ("--seed 2147483647", "from 0 to 2147483646"),
+        ("--learning-rate inf", "from 0 to 1"),
+        ("--max-grad-norm 0", "--max-grad-norm"),
+        ("--exp-name a/b", "without /"),
+        ("--exp-name=", "without /"),
+        ("--target-return nan", "finite"),
+        ("--target-return 0.5 --eval-every 0", "--eval-every"),
+        ("--env-params max_steps_in_episode=1e400", "its int now"),
+        ("--env-params max_steps_in_episode=30.7", "its int now"),
+        ("--env-params max_steps_in_episode=3000000000", "its int now"),
+        ("--env-params max_steps_in_episode=[1,2]", "its int now"),
+        ("--env-params max_steps_in_episode", "its int now"),
         ("--gamma 1.5", "from 0 to 1"),
         ("--learning-rate nan", "--learning-rate"),
-        ("--env-id CartPole-v1 --capture-video", "no pixels"),
+        ("--env-id CartPole-v1 --capture-video", "popgym_arcade ids only"),
         ("--resume nowhere", "not a run folder"),
     ],
 )
@@ -302,6 +378,38 @@ def test_resuming_a_folder_without_a_checkpoint(tmp_path):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 2 and "no sound checkpoint" in err and err.count("\n") == 1
     assert [path.name for path in folder.iterdir()] == ["args.json"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"script": "pqn_rnn", "args": {"wings": 2}}', '{"script": 1, "args": 2}']
+)
+def test_resuming_with_an_args_json_of_another_shape(tmp_path, text):
+    (tmp_path / "args.json").write_text(text)
+    with pytest.raises(UserError, match="no readable args.json"):
+        pqn_rnn.parse_args(["--resume", str(tmp_path)])
+
+
+def test_args_json_is_plain_json_and_names_the_code_that_ran(run):
+    about = json.loads((run / "args.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert {"popgym-arcade", "tyro", "tensorboard"} <= set(about["versions"])
+    assert pqn_rnn.read_args(run) == small(run_dir=str(run.parent))
+
+
+def test_a_machine_without_git_trains_as_well(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert pqn_rnn.git_commit() is None
+
+
+def test_unfinished_checkpoints_are_cleared_away_by_the_next_save(tmp_path):
+    args = small(run_dir=str(tmp_path))
+    state = pqn_rnn.make_train(args)[0](jax.random.key(0))
+    folder = pqn_rnn.make_run_folder(args)
+    pqn_rnn.save_checkpoint(folder, 32, state)
+    unfinished = folder / "checkpoints" / "64.orbax-checkpoint-tmp"
+    shutil.copytree(folder / "checkpoints" / "32", unfinished)
+    assert pqn_rnn.restore_checkpoint(folder, args)[0] == 32 and unfinished.exists()
+    pqn_rnn.save_checkpoint(folder, 96, state)
+    assert not unfinished.exists()
 
 
 def test_every_flag_is_read():

@@ -35,7 +35,7 @@ def test_seeds_together_equal_seeds_alone(args):
         alone, alone_metrics = trained(dataclasses.replace(together, num_seeds=1, seed=3 + i), 3)
         assert_equal(jax.tree.map(lambda x, i=i: x[i], state.params), alone.params, atol=1e-5)
         assert_equal(jax.tree.map(lambda x, i=i: x[i], state.actor.env_state), alone.actor.env_state, atol=1e-5)
-        assert_equal(jax.tree.map(lambda x, i=i: x[i], metrics.episodes), alone_metrics.episodes)
+        assert_equal(metrics["episodes"][i], alone_metrics["episodes"])
 
 
 def test_chunks_add_up():
@@ -93,7 +93,7 @@ def test_truncation_bootstraps_from_the_final_observation_with_the_memory_as_it_
     actor = begin(jax.random.key(1), args.num_envs)
     for t in range(3):
         before = actor
-        actor, transition = act(params, before, 0.5)
+        actor, transition, info = act(params, before, 0.5)
         assert bool(transition.truncated.all()) == (t == 2) and not transition.terminated.any()
         if t < 2:
             assert (transition.final_value == 0).all()
@@ -109,6 +109,7 @@ def test_truncation_bootstraps_from_the_final_observation_with_the_memory_as_it_
         network, params, carry, stepped[0][None], transition.action[None], jnp.zeros((1, args.num_envs), bool)
     )
     np.testing.assert_allclose(transition.final_value, output.q[0].max(axis=-1), atol=1e-5)
+    np.testing.assert_array_equal(info["final_observation"], stepped[0])
     assert actor.start.all() and (actor.episode_length == 0).all() and (transition.episode_length == 3).all()
 
 
@@ -126,22 +127,22 @@ def discrete_gymnax_ids():
 def test_one_update_on_every_gymnax_id(env_id):
     state, metrics = trained(small(env_id=env_id, memory="MLP", update_epochs=1, num_minibatches=1), 1)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
-    assert float(metrics.grad_norm) > 0
+    assert float(metrics["grad_norm"]) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["NavigatorEasy", "CountRecallHard", "NoisyCartPoleMedium"])
 def test_one_update_on_arcade_ids(env_id):
     state, metrics = trained(dataclasses.replace(ARCADE, env_id=env_id, obs_size=256).checked(), 1)
-    assert state.actor.obs.dtype == jnp.uint8 and float(metrics.grad_norm) > 0
+    assert state.actor.obs.dtype == jnp.uint8 and float(metrics["grad_norm"]) > 0
 
 
 def test_bfloat16_keeps_parameters_in_float32():
     state, metrics = trained(dataclasses.replace(ARCADE, precision="bfloat16").checked(), 1)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state.params))
-    assert np.isfinite(float(metrics.td_loss))
+    assert np.isfinite(float(metrics["td_loss"]))
     single = trained(ARCADE.checked(), 1)[1]
-    np.testing.assert_allclose(metrics.td_loss, single.td_loss, rtol=0.1)
+    np.testing.assert_allclose(metrics["td_loss"], single["td_loss"], rtol=0.1)
 
 
 @pytest.mark.slow
