@@ -1,5 +1,6 @@
 # Every target that needs Python sets up .venv by itself, and again when a requirement file has changed.
 #   make train TRAIN_ARGS="--env-id CountRecallEasy"     make test TEST_ARGS="tests/test_draw_utils.py -x"
+#   make train TRAIN_ARGS="--env-id CartPole-v1 --no-partial-obs --no-capture-video"     (an id without twins and pixels)
 
 PYTHON ?= python3
 TRAIN_ARGS ?=

@@ -1,6 +1,6 @@
 """The picture of the games in the README: both twins of every family, some steps into an episode.
 
-    python benchmark/gallery.py --out docs/figures/games.png
+python benchmark/gallery.py --out docs/figures/games.png
 """
 
 from dataclasses import dataclass

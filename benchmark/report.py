@@ -61,30 +61,43 @@ def collect(patterns: tuple[str, ...], by: str) -> dict[str, list[dict]]:
                 raise ValueError(f"--by {by}: runs have {', '.join(about['args'])}")
             group = groups.setdefault(str(about["args"][by]), [])
             group += [{"run": folder.name, by: about["args"][by], **row} for row in rows]
+            if not any(row["policy"] == "greedy" for row in rows):
+                raise ValueError(f"{folder}: no evaluation of the greedy policy yet")
+    for name, rows in groups.items():
+        runs = dict.fromkeys((row["seed"], row["run"]) for row in rows)
+        if len(runs) > len({seed for seed, _ in runs}):
+            raise ValueError(f"{by} {name}: a seed twice, in {', '.join(sorted({run for _, run in runs}))}")
     return dict(sorted(groups.items()))
+
+
+def by_seed(rows: list[dict]) -> dict[str, dict[int, float]]:
+    """Mean return of the greedy policy by seed and global step."""
+    seeds: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["policy"] == "greedy":
+            seeds.setdefault(row["seed"], {})[int(row["global_step"])] = float(row["return_mean"])
+    return seeds
 
 
 def curve(rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
     """Global steps [N] and mean returns [seeds, N] of the greedy policy, up to the last step that all seeds reached."""
-    seeds: dict[tuple, dict[int, float]] = {}
-    for row in rows:
-        if row["policy"] == "greedy":
-            seeds.setdefault((row["run"], row["seed"]), {})[int(row["global_step"])] = float(row["return_mean"])
+    seeds = by_seed(rows)
     steps = sorted(set.intersection(*(set(points) for points in seeds.values())))
     return np.array(steps), np.array([[points[step] for step in steps] for points in seeds.values()])
 
 
 def table(groups: dict[str, list[dict]], by: str) -> str:
-    """Markdown: final greedy return of every group, mean, std and interval over the seeds, and the random policy's."""
+    """Markdown: every group's last greedy returns, mean, std and interval over the seeds, and the random policy's."""
     lines = [f"| {by} | seeds | steps | greedy return | 95% interval | each seed | random policy |", "|-|-|-|-|-|-|-|"]
     for name, rows in groups.items():
-        steps, means = curve(rows)
-        low, high = interval(means[:, -1])
+        lasts = [max(points) for points in by_seed(rows).values()]  # they differ where runs stopped early
+        steps = " to ".join(str(step) for step in sorted({min(lasts), max(lasts)}))
+        final = np.array([points[max(points)] for points in by_seed(rows).values()])
+        low, high = interval(final)
         random = np.mean([float(row["return_mean"]) for row in rows if row["policy"] == "random"])
-        each = ", ".join(f"{value:.2f}" for value in means[:, -1])
-        final = f"{means[:, -1].mean():.3f} ± {means[:, -1].std():.3f}"
+        greedy, each = f"{final.mean():.3f} ± {final.std():.3f}", ", ".join(f"{value:.2f}" for value in final)
         lines.append(
-            f"| {name} | {len(means)} | {steps[-1]} | {final} | {low:.3f} to {high:.3f} | {each} | {random:.3f} |"
+            f"| {name} | {len(final)} | {steps} | {greedy} | {low:.3f} to {high:.3f} | {each} | {random:.3f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -114,12 +127,12 @@ def main(args: Args) -> None:
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     rows = [row for group in groups.values() for row in group]
-    with out.with_suffix(".csv").open("w", newline="") as file:
+    with open(f"{out}.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    out.with_suffix(".md").write_text(table(groups, args.by))
-    draw(groups, args, out.with_suffix(".png"))
+    Path(f"{out}.md").write_text(table(groups, args.by))
+    draw(groups, args, Path(f"{out}.png"))
     print(table(groups, args.by), end="")
 
 

@@ -77,7 +77,11 @@ def main(args: Args) -> None:
     for combination in combinations:
         rows.append(measure(*combination, args))
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-    machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
+    machine = {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
     machine |= {"jax": jax.__version__, "device": jax.devices()[0].device_kind}
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -88,4 +92,7 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except RuntimeError as error:
+        sys.exit(f"training_speed.py: error: {error}")

@@ -1,0 +1,77 @@
+"""benchmark/report.py: groups, intervals, and what it refuses."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmark import report
+
+COLUMNS = ("global_step", "seed", "policy", "return_mean")
+
+
+def write_run(folder: Path, name: str, memory: str, rows: list[tuple]) -> None:
+    run = folder / name
+    run.mkdir()
+    (run / "args.json").write_text(json.dumps({"args": {"memory": memory}}))
+    with (run / "eval.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *rows])
+
+
+def two_groups(folder: Path) -> None:
+    for seed, (last, final) in enumerate([(200, 1.0), (300, 0.5)]):
+        rows = [(0, seed, "random", 0.1), (100, seed, "greedy", 0.2 + seed), (last, seed, "greedy", final)]
+        write_run(folder, f"a{seed}", "GRU", rows)
+    write_run(folder, "b0", "MLP", [(0, 0, "random", 0.3), (100, 0, "greedy", 0.0)])
+
+
+def test_the_table_takes_each_seeds_last_evaluation(tmp_path):
+    two_groups(tmp_path)
+    groups = report.collect((f"{tmp_path}/*",), "memory")
+    lines = report.table(groups, "memory").splitlines()
+    assert lines[2].startswith("| GRU | 2 | 200 to 300 | 0.750 ± 0.250 |") and lines[2].endswith(
+        "| 1.00, 0.50 | 0.100 |"
+    )
+    assert lines[3].startswith("| MLP | 1 | 100 | 0.000 ± 0.000 |") and lines[3].endswith("| 0.300 |")
+    steps, means = report.curve(groups["GRU"])  # only where all seeds were evaluated
+    assert steps.tolist() == [100]
+    np.testing.assert_allclose(means, [[0.2], [1.2]])
+
+
+def test_the_interval_is_that_of_the_mean_over_seeds():
+    low, high = report.interval(np.arange(5.0))
+    assert 0 <= low < 2 < high <= 4
+    values = np.random.default_rng(1).normal(size=400)
+    low, high = report.interval(values)  # of many seeds: mean +- 1.96 standard errors
+    np.testing.assert_allclose([low, high], values.mean() + np.array([-1.96, 1.96]) * values.std() / 20, atol=0.02)
+
+
+def test_files_are_written_beside_each_other_also_with_a_dot_in_the_name(tmp_path):
+    two_groups(tmp_path)
+    report.main(report.Args(runs=(f"{tmp_path}/a*", f"{tmp_path}/b*"), out=f"{tmp_path}/out/lambda0.5"))
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["lambda0.5.csv", "lambda0.5.md", "lambda0.5.png"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "by", "words"),
+    [
+        ("nothing*", "memory", "no run folder"),
+        ("a*", "wings", "runs have memory"),
+        ("twice*", "memory", "a seed twice, in twice0, twice1"),
+        ("young", "memory", "no evaluation of the greedy policy"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(tmp_path, runs, by, words):
+    two_groups(tmp_path)
+    write_run(tmp_path, "twice0", "GRU", [(100, 0, "greedy", 0.2)])
+    write_run(tmp_path, "twice1", "GRU", [(100, 0, "greedy", 0.2)])
+    write_run(tmp_path, "young", "GRU", [(0, 0, "random", 0.2)])
+    line = [sys.executable, report.__file__, "--runs", f"{tmp_path}/{runs}", "--by", by, "--out", f"{tmp_path}/out"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr
+    assert not list(tmp_path.glob("out*"))
