@@ -825,8 +825,9 @@ def file_digests(folder: Path) -> dict[str, str]:
 
 def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManager:
     """Keeps the last three checkpoints of a run folder; unless only reading, clears away unfinished ones."""
-    kept = {} if reading else {"max_to_keep": 3, "cleanup_tmp_directories": True}
-    options = ocp.CheckpointManagerOptions(read_only=reading, enable_async_checkpointing=False, **kept)
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=3, enable_async_checkpointing=False, cleanup_tmp_directories=not reading
+    )
     return ocp.CheckpointManager(Path(folder).resolve() / "checkpoints", options=options)
 
 
@@ -866,8 +867,14 @@ def restore_checkpoint(folder: str | Path, args: Args, step: int | None = None) 
     def restored(path, like):
         if not math.prod(like.shape) and not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
             return jnp.zeros(like.shape, like.dtype)
-        array = jnp.asarray(arrays[leaf_name(path)])
-        return jax.random.wrap_key_data(array) if jnp.issubdtype(like.dtype, jax.dtypes.prng_key) else array
+        array = arrays.get(leaf_name(path))
+        is_key = array is not None and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+        array = jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
+        if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
+            raise UserError(
+                f"{folder}: {leaf_name(path)} is not as this {SCRIPT}.py has it: use the one that made the run"
+            )
+        return jnp.asarray(array)
 
     init, _ = make_train(args)
     template = jax.eval_shape(over_seeds(init, args), make_keys(args)[0])

@@ -412,6 +412,16 @@ def test_unfinished_checkpoints_are_cleared_away_by_the_next_save(tmp_path):
     assert not unfinished.exists()
 
 
+def test_a_checkpoint_of_another_network_is_refused_by_name(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    about = json.loads((copied / "args.json").read_text())
+    about["args"]["hidden_size"] = 8
+    (copied / "args.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match="is not as this pqn_rnn.py has it") as error:
+        pqn_rnn.load_run(copied)
+    assert "remember" in str(error.value)
+
+
 def test_every_flag_is_read():
     source = (ROOT / "pqn_rnn.py").read_text()
     for field in dataclasses.fields(Args):
