@@ -279,7 +279,7 @@ def merge(x: jax.Array, side: int) -> jax.Array:
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features [N, 256 or 512] in float32."""
+    """Observations [N, ...] -> features in float32, [N, 512] of pixels and [N, 256] of anything else."""
 
     kind: str
     dtype: Any
@@ -313,9 +313,8 @@ class Encoder(nn.Module):
         x = merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(self.dtype) / 255
         # most of a frame never changes: without its mean and scale, what does change is not drowned by the rest
         x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(nn.Dense(32, dtype=self.dtype)(x)))
-        for features in (64, 128):
-            x = nn.leaky_relu(nn.Dense(features, dtype=self.dtype)(merge(x, 2)))
-        return self.dense_norm(x.reshape(obs.shape[0], -1))
+        x = nn.leaky_relu(nn.Dense(64, dtype=self.dtype)(merge(x, 2)))
+        return nn.leaky_relu(nn.Dense(512, dtype=self.dtype)(x.reshape(obs.shape[0], -1)))
 
 
 class MinGRU(GRAS):
@@ -472,7 +471,7 @@ class QNetwork(nn.Module):
 
 def make_network(args: Args, observation_space, num_actions: int) -> QNetwork:
     """The network that these arguments describe; of the space only `shape` and `dtype` are read."""
-    return QNetwork(args, num_actions, 512 if args.encoder == "paper" and is_pixels(observation_space) else 256)
+    return QNetwork(args, num_actions, 512 if is_pixels(observation_space) else 256)
 
 
 def initial_carry(network: QNetwork, batch: int) -> Any:
