@@ -312,7 +312,8 @@ class Encoder(nn.Module):
         rows, columns = (16 * patch - side for side in obs.shape[1:3])
         x = merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(self.dtype) / 255
         # most of a frame never changes: without its mean and scale, what does change is not drowned by the rest
-        x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(nn.Dense(32, dtype=self.dtype)(x)))
+        x = nn.Dense(32, use_bias=False, dtype=self.dtype)(x)
+        x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
         x = nn.leaky_relu(nn.Dense(64, dtype=self.dtype)(merge(x, 2)))
         return nn.leaky_relu(nn.Dense(512, dtype=self.dtype)(x.reshape(obs.shape[0], -1)))
 
