@@ -8,18 +8,6 @@ from harness import IDS, TWINS, facts, frames, ids_of, resets, same_pictures, sp
 SIZES = (128, 256)
 SCORE_BOX = {128: (43, 1, 85, 15), 256: (86, 2, 171, 30)}  # x0, y0, x1, y1
 NAME_TOP = {128: 115, 256: 231}
-SCORE_COLOR = {
-    "CartPole": cartpole.SCORE,
-    "NoisyCartPole": cartpole.SCORE,
-    "CountRecall": count_recall.SCORE,
-    "Navigator": navigator.SCORE,
-}
-NAME_COLOR = {
-    "CartPole": cartpole.NAME,
-    "NoisyCartPole": cartpole.NAME,
-    "CountRecall": count_recall.NAME,
-    "Navigator": navigator.NAME,
-}
 NAVIGATOR_BOARD = {128: ((90, 9), (92, 7), (98, 6)), 256: ((186, 21), (192, 17), (182, 13))}  # board, cell in px
 
 
@@ -34,18 +22,18 @@ def extent(picture, color):
 
 
 @pytest.mark.parametrize("obs_size", SIZES)
-@pytest.mark.parametrize("env_id", [env_id for env_id in IDS if split_id(env_id)[0] in SCORE_COLOR])
+@pytest.mark.parametrize("env_id", IDS)
 def test_score_and_name_are_in_their_places(env_id, obs_size):
     """The score in its box, centred; the name in its strip, centred, not cut off; the same in both twins."""
-    family = split_id(env_id)[0]
+    family, _ = facts(env_id)
     states = states_met(env_id, 20)
     for twin in TWINS.values():
         for picture in frames(env_id, states, twin, obs_size):
-            left, top, right, bottom = extent(picture, SCORE_COLOR[family])
+            left, top, right, bottom = extent(picture, family.score_color)
             x0, y0, x1, y1 = SCORE_BOX[obs_size]
             assert x0 <= left and right <= x1 and y0 <= top and bottom <= y1
             strip = picture[NAME_TOP[obs_size] :]
-            left, top, right, bottom = extent(strip, NAME_COLOR[family])
+            left, top, right, bottom = extent(strip, family.name_color)
             assert left >= 1 and right <= obs_size - 2, "the name touches the border"
             assert abs(left - (obs_size - 1 - right)) <= 0.05 * obs_size, "the name is not centred"
             assert bottom - top + 1 >= 5 * obs_size // 128, "letters too small to read"

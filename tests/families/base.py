@@ -36,6 +36,8 @@ class Family:
     fields: Callable[[int], dict[str, tuple[tuple[int, ...], type]]]  # name -> shape and dtype, `time` included
     bounds: Callable[[int], tuple[float, float]]  # of the undiscounted return; some game in `games` reaches each end
     palette: frozenset[Color]  # all colours that the specification names; each occurs in full frames
+    score_color: Color
+    name_color: Color
 
     # The rules. step(level, state, action, limit) -> (state, reward, terminated): a slow model of one transition, on a
     # dictionary of numpy values; it leaves the fields named in `drawn` alone, as they are random.
