@@ -1,0 +1,140 @@
+"""popgym-arcade-play without a screen: keys go in, the state changes, a picture comes out."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from harness import IDS
+from PIL import Image
+
+from popgym_arcade import play
+
+EASY = [env_id for env_id in IDS if env_id.endswith("Easy")]
+
+
+@pytest.fixture
+def pygame(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    pygame = pytest.importorskip("pygame", reason="requirements-dev.txt has pygame-ce")
+    yield pygame
+    pygame.quit()
+
+
+def run(monkeypatch, pygame, line, keys):
+    """The session after these keys, each pressed when the game asks for the next; what the window showed each time."""
+    keys = iter([*keys, pygame.K_q])
+    shown, wait = [], pygame.event.wait
+
+    def press():
+        window = pygame.display.get_surface()
+        shown.append((pygame.surfarray.array3d(window).swapaxes(0, 1), pygame.display.get_caption()[0]))
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=next(keys)))
+
+    def waited():
+        pygame.event.clear()
+        press()
+        return wait()
+
+    class Clock:  # of a game with --fps
+        def tick(self, _fps):
+            pygame.event.clear()
+            press()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pygame.event, "wait", waited)
+        patch.setattr(pygame.time, "Clock", Clock)
+        return play.play(play.parse_args(line.split()), pygame), shown
+
+
+@pytest.mark.parametrize("env_id", EASY)
+def test_every_family_can_be_played(monkeypatch, pygame, env_id):
+    keys = [pygame.K_SPACE, pygame.K_LEFT, pygame.K_DOWN]
+    session, shown = run(monkeypatch, pygame, f"{env_id} --both --seed 1", keys)
+    assert int(session.state.time) == 3
+    for picture, title in shown:
+        height, width = picture.shape[:2]
+        assert height % 256 == 0 and width == (2 * 256 + play.GAP) * height // 256
+        assert title.startswith(f"{env_id}  score ")
+    assert (shown[0][0] != shown[-1][0]).any()
+
+
+def test_the_window_shows_the_frame_enlarged(monkeypatch, pygame):
+    session, shown = run(monkeypatch, pygame, "NavigatorEasy -o 128 --seed 3", [pygame.K_UP])
+    scale = len(shown[-1][0]) // 128
+    assert scale >= 3
+    np.testing.assert_array_equal(shown[-1][0], session.picture().repeat(scale, 0).repeat(scale, 1))
+
+
+def test_arrows_move_the_cursor(monkeypatch, pygame):
+    start = play.Session("NavigatorEasy", (False,), 128, 5).state
+    right, down = (1, 0) if start.x < 7 else (-1, 0), (0, 1) if start.y < 7 else (0, -1)
+    keys = {(1, 0): pygame.K_RIGHT, (-1, 0): pygame.K_LEFT, (0, 1): pygame.K_DOWN, (0, -1): pygame.K_UP}
+    for x, y in (right, down):
+        session, _ = run(monkeypatch, pygame, "NavigatorEasy --seed 5", [keys[x, y]])
+        assert (int(session.state.x - start.x), int(session.state.y - start.y)) == (x, y)
+
+
+def test_other_keys_do_not_move_and_r_restarts(monkeypatch, pygame):
+    session, _ = run(monkeypatch, pygame, "CountRecallEasy --seed 0", [pygame.K_SPACE, pygame.K_x, pygame.K_SPACE])
+    assert int(session.state.time) == 2 and int(session.state.answered) == 2
+    again, _ = run(monkeypatch, pygame, "CountRecallEasy --seed 0", [pygame.K_SPACE, pygame.K_r])
+    assert int(again.state.time) == 0 and again.episode_return == 0
+    assert (again.state.value_cards != session.state.value_cards).any()
+
+
+def test_with_fps_the_game_moves_by_itself(monkeypatch, pygame):
+    session, _ = run(monkeypatch, pygame, "CartPoleEasy --fps 30 --seed 0", [pygame.K_x] * 4)
+    assert int(session.state.time) == 4
+    coasting = play.Session("CartPoleEasy", (False,), 256, 0)
+    for _ in range(4):
+        coasting.act(play.WAIT)
+    np.testing.assert_array_equal(session.state.x, coasting.state.x)
+    pushed, _ = run(monkeypatch, pygame, "CartPoleEasy --fps 30 --seed 0", [pygame.K_RIGHT] * 4)
+    assert pushed.state.x > session.state.x
+
+
+def test_the_end_of_an_episode_stays_on_the_screen(monkeypatch, pygame):
+    session, shown = run(monkeypatch, pygame, "CartPoleEasy --seed 0", [pygame.K_RIGHT] * 15)
+    assert session.over and 8 <= int(session.state.time) < 15
+    assert "over" in shown[-1][1] and f"return {int(session.state.time) / 200:.3f}" in shown[-1][1]
+    assert "over" not in shown[0][1]
+
+
+def test_a_recording_holds_every_frame(monkeypatch, pygame, tmp_path):
+    path = tmp_path / "game.gif"
+    run(monkeypatch, pygame, f"NavigatorEasy --seed 1 --record {path}", [pygame.K_LEFT, pygame.K_UP, pygame.K_RIGHT])
+    with Image.open(path) as picture:
+        assert picture.n_frames >= 2 and picture.size == (256, 256)
+    with pytest.raises(SystemExit):
+        play.parse_args(["NavigatorEasy", "--record", str(path)])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("NavigatorEazy", "NavigatorEasy"),
+        ("NavigatorEasy -o 100", "128"),
+        ("NavigatorEasy -p --both", "leave -p out"),
+        ("NavigatorEasy --fps 5", "moves only on a key"),
+        ("CartPoleEasy --fps 0", "above 0"),
+        ("NavigatorEasy --record film.mp4", ".gif"),
+        ("NavigatorEasy --record nowhere/film.gif", "no folder"),
+        ("NavigatorEasy --seed -1", "--seed"),
+        ("", "env_id"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(capsys, line, words):
+    with pytest.raises(SystemExit) as stopped:
+        play.parse_args(line.split())
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and err.count("\n") == 1 and words in err
+
+
+def test_without_pygame_the_command_says_what_to_install(tmp_path):
+    (tmp_path / "pygame.py").write_text("raise ImportError('no', name='pygame')")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    line = [sys.executable, "-m", "popgym_arcade.play", "NavigatorEasy"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "popgym_arcade[human]" in done.stderr
