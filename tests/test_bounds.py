@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from harness import IDS, expert_games, expert_play, facts, ids_of, resets
 
+from benchmark import random_policy
+
 # Share of episodes in which a clairvoyant player of CountRecall gets everything, and its mean return (section 8)
 CLAIRVOYANT = {"CountRecallEasy": (1.00, 1.00), "CountRecallMedium": (0.84, 0.99), "CountRecallHard": (0.24, 0.96)}
 
@@ -26,6 +28,17 @@ def test_both_bounds_are_reached(env_id):
     value = expert_play(env_id).value
     assert value.min() == pytest.approx(low, abs=1e-5)
     assert value.max() == pytest.approx(high, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", IDS)
+def test_random_play_stays_within_the_bounds(env_id):
+    family, level = facts(env_id)
+    low, high = family.bounds(level)
+    values, lengths = random_policy.play(env_id, 10_000, seed=1)
+    assert values.shape == lengths.shape == (10_000,) and values.std() > 0
+    assert low - 1e-5 <= values.min() and values.max() <= high + 1e-5
+    assert 1 <= lengths.min() and lengths.max() <= family.limits[level]
 
 
 @pytest.mark.parametrize("env_id", ids_of("Navigator"))
