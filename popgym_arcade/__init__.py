@@ -1,5 +1,5 @@
 """Pixel games for memory in reinforcement learning, each as a fully and a partially observable twin, in pure JAX."""
 
-from popgym_arcade.registration import REGISTERED_ENVIRONMENTS, make
+from popgym_arcade.registration import REGISTERED_ENVIRONMENTS, make, register
 
-__all__ = ["REGISTERED_ENVIRONMENTS", "make"]
+__all__ = ["REGISTERED_ENVIRONMENTS", "make", "register"]

@@ -59,6 +59,21 @@ def _closest(env_id: str) -> list[str]:
     return [ids[match] for match in difflib.get_close_matches(env_id.lower(), ids, n=3, cutoff=0)]
 
 
+def register(env_id: str, constructor: type[ArcadeEnvironment]) -> None:
+    """Add a game of one's own to `make`, to gymnax and to `REGISTERED_ENVIRONMENTS`, which the scripts go by.
+
+    `constructor` takes `partial_obs` and `obs_size` as every game does. A ValueError for an id that is taken, or
+    anything but a subclass of `ArcadeEnvironment`.
+    """
+    if not (isinstance(constructor, type) and issubclass(constructor, ArcadeEnvironment)):
+        raise ValueError(f"{constructor!r} is not a subclass of ArcadeEnvironment")
+    if env_id in _CONSTRUCTORS or env_id in gymnax.registration.registered_envs:
+        raise ValueError(f"the id {env_id!r} is taken")
+    gymnax.registration.register(env_id, constructor)
+    _CONSTRUCTORS[env_id] = constructor
+    REGISTERED_ENVIRONMENTS.append(env_id)
+
+
 def _register() -> None:
     """Add the ids to gymnax, which refuses an id that it has already (after a reload of this module)."""
     for env_id, constructor in _CONSTRUCTORS.items():

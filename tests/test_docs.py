@@ -1,0 +1,86 @@
+"""The code of the pages runs, and does what they say."""
+
+import re
+from pathlib import Path
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import popgym_arcade
+import pqn_rnn
+from popgym_arcade import registration
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def own_twin():
+    """What the page defines; its id is forgotten afterwards, since other tests go through all ids."""
+    names = {}
+    for block in python_blocks("docs/make-your-own-twin.md"):
+        exec(compile(block, "docs/make-your-own-twin.md", "exec"), names)
+    yield names
+    del registration._CONSTRUCTORS["Lamps"], gymnax.registration._registry["Lamps"]
+    gymnax.registration.registered_envs.remove("Lamps")
+    popgym_arcade.REGISTERED_ENVIRONMENTS.remove("Lamps")
+
+
+def play(env, params, state, actions):
+    rewards, ends = [], []
+    for action in actions:
+        _, state, reward, terminated, truncated, _ = env.step(jax.random.key(0), state, action, params)
+        rewards.append(float(reward))
+        ends.append((bool(terminated), bool(truncated)))
+    return rewards, ends
+
+
+@pytest.mark.parametrize("lamp", [0, 1])
+def test_the_game_of_the_page_pays_for_the_right_side(own_twin, lamp):
+    env, params = gymnax.make("Lamps", partial_obs=True)
+    _, state = env.reset(jax.random.key(0), params)
+    state = state.replace(lamp=jnp.int32(lamp))
+    for side, pay in ((2, 1.0 - lamp), (3, float(lamp))):
+        rewards, ends = play(env, params, state, [4] * 7 + [side])
+        assert rewards == [0.0] * 7 + [pay] and ends == [(False, False)] * 7 + [(True, False)]
+
+
+@pytest.mark.parametrize("obs_size", [128, 256])
+@pytest.mark.parametrize("partial_obs", [False, True])
+def test_both_games_of_the_page_draw_the_same(own_twin, obs_size, partial_obs):
+    slow, fast = (own_twin[name](partial_obs, obs_size) for name in ("Lamps", "FastLamps"))
+    pictures = set()
+    for time in range(8):
+        for lamp in (0, 1):
+            state = own_twin["LampsState"](time=jnp.int32(time), lamp=jnp.int32(lamp))
+            one, other = np.asarray(slow.get_obs(state)), np.asarray(fast.get_obs(state))
+            np.testing.assert_array_equal(one, other)
+            pictures.add(one.tobytes())
+    assert len(pictures) == (9 if partial_obs else 16)  # the partial twin shows the lamp at time 0 alone
+
+
+@pytest.mark.slow
+def test_a_script_learns_the_game_of_the_page(own_twin, tmp_path):
+    line = "--env-id Lamps --partial-obs --hidden-size 32 --total-timesteps 20000 --eval-every 0 --log-every 20000"
+    folder = pqn_rnn.main(pqn_rnn.parse_args([*line.split(), "--run-dir", str(tmp_path)]))
+    assert "__pomdp__" in folder.name
+    steps, means = pqn_rnn.Records(folder, pqn_rnn.read_args(folder), 10**9).returns("greedy")
+    assert means[-1, 0] > 0.9, means
+
+
+def test_a_taken_id_and_what_is_no_game_are_refused(own_twin):
+    with pytest.raises(ValueError, match="taken"):
+        popgym_arcade.register("NavigatorEasy", own_twin["Lamps"])
+    with pytest.raises(ValueError, match="subclass of ArcadeEnvironment"):
+        popgym_arcade.register("Nothing", object)
+
+
+def test_the_readmes_examples_run():
+    for block in python_blocks("README.md"):
+        exec(compile(block, "README.md", "exec"), {})
