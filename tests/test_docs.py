@@ -84,3 +84,37 @@ def test_a_taken_id_and_what_is_no_game_are_refused(own_twin):
 def test_the_readmes_examples_run():
     for block in python_blocks("README.md"):
         exec(compile(block, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))])
+def test_links_to_files_of_the_repository_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
+    missing = [link for link in links if "://" not in link and not ((ROOT / page).parent / link).exists()]
+    assert not missing
+
+
+def test_the_page_of_the_games_has_every_family():
+    page = (ROOT / "docs/environments.md").read_text()
+    sections = set(re.findall(r"^## (\w+)$", page, re.MULTILINE))
+    families = {env_id.removesuffix("Easy") for env_id in popgym_arcade.REGISTERED_ENVIRONMENTS if "Easy" in env_id}
+    assert families <= sections
+    for name in families:
+        assert f"![{name}](figures/games/{name}.png)" in page
+
+
+def test_the_limits_on_the_page_are_those_of_the_games():
+    page = (ROOT / "docs/environments.md").read_text()
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        name = section.split("\n")[0]
+        if f"{name}Easy" not in popgym_arcade.REGISTERED_ENVIRONMENTS:
+            continue
+        (line,) = re.findall(r"^\| time limit[^|]*\|(.*)\|$", section, re.MULTILINE)
+        limits = [gymnax.make(name + level)[1].max_steps_in_episode for level in ("Easy", "Medium", "Hard")]
+        assert [int(cell) for cell in line.split("|")] == limits, name
+
+
+def test_the_random_returns_on_the_page_are_the_measured_ones():
+    table = (ROOT / "benchmark/results/random_policy.md").read_text()
+    assert table in (ROOT / "docs/environments.md").read_text()
+    for env_id in popgym_arcade.REGISTERED_ENVIRONMENTS:
+        assert f"| {env_id} | " in table
