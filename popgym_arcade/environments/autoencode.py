@@ -11,7 +11,7 @@ from popgym_arcade.environments.cards import NO_CARD, card_pictures, shuffled
 from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, grid, number, titled
 
 CANVAS, SCORE, NAME = (173, 217, 230), (255, 48, 71), (255, 105, 186)
-MARK = NAME  # the frame around the card that is to be answered next
+MARK = NAME  # the ground of the card that is to be answered next
 
 NUM_SUITS = 4
 MARKED = NUM_SUITS  # added to a card's picture in the history
@@ -56,15 +56,15 @@ class AutoEncode(ArcadeEnvironment):
         first = (obs_size - 9 * pitch) // 2
         canvas = titled(obs_size, CANVAS, "AutoEncode", NAME)
         cards = card_pictures((2 * pitch, pitch), NUM_SUITS, CANVAS)
+        history = [card_pictures((pitch, pitch), NUM_SUITS, CANVAS), card_pictures((pitch, pitch), NUM_SUITS, MARK)[1:]]
+        places = grid((first, first), (9, 9), pitch).reshape(-1, 2)[: self.num_cards]
         self.screen = Screen(
             canvas,
             {
                 "shown": Sprites(np.array(SHOWN_CARD[obs_size]), cards),
                 "selected": Sprites(np.array(SELECTED_SUIT[obs_size]), cards),
                 "score": number(SCORE_BOX[obs_size], SCORE, canvas, largest=self.num_cards),
-                "history": Sprites(
-                    grid((first, first), (9, 9), pitch).reshape(-1, 2)[: self.num_cards], _history_pictures(pitch)
-                ),
+                "history": Sprites(places, np.concatenate(history)),
             },
         )
 
@@ -128,14 +128,3 @@ class AutoEncodeHard(AutoEncode):
     """78 cards."""
 
     num_cards = 78
-
-
-def _history_pictures(pitch: int) -> np.ndarray:
-    """No card, a card of each suit, and each suit in the mark's frame, uint8[9, pitch, pitch, 3]."""
-    cards = card_pictures((pitch, pitch), NUM_SUITS, CANVAS)
-    marked = cards[1:].copy()
-    margin = pitch // 10  # the suit leaves it free
-    edge = np.ones((pitch, pitch), bool)
-    edge[margin:-margin, margin:-margin] = False
-    marked[:, edge] = MARK
-    return np.concatenate([cards, marked])

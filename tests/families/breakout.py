@@ -170,9 +170,9 @@ def games(level, fresh):
         found.append(Game("clears the board", state, pad(plan, LIMIT, UP), 1.0))
         late = state.replace(time=np.int32(LIMIT - len(plan)))
         found.append(Game("the last brick on the last permitted step", late, np.array([UP] * late.time + plan), 1.0))
-        away = (LEFT, RIGHT)[side]
+        away = (RIGHT, LEFT)[side]  # the ball comes back to the side where it began
         found.append(Game("lets the ball fall after a brick", state, pad([], LIMIT, away), -0.975))
-        add("moves towards the ball's first side", (RIGHT, LEFT)[side])
+        add("waits at the ball's first side", (LEFT, RIGHT)[side])
         add("stands still", UP)
         for seed in SEEDS:
             add("uses the edges", "uses the edges", seed)
