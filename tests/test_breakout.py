@@ -108,13 +108,21 @@ def test_a_brick_touched_right_after_another_stays(env_id):
 @pytest.mark.parametrize("env_id", IDS)
 def test_no_brick_goes_unpaid(env_id):
     """In random and in expert play; a cleared board is worth 1. (There: 3 to 6 bricks a game go unpaid.)"""
-    played_steps = random_play(env_id)
-    gone = played_steps.before.bricks.sum((-1, -2)) - played_steps.final_state.bricks.sum((-1, -2))
-    paid = played_steps.reward + np.where(
-        played_steps.terminated, played_steps.final_state.bricks.sum((-1, -2)) / 60, 0
-    )
-    np.testing.assert_array_equal(gone, paid > 1e-3)
+
+    def gone_and_paid(before, result):
+        left = result.final_state.bricks.sum((-1, -2))
+        return before.bricks.sum((-1, -2)) - left, result.reward + np.where(result.terminated, left / 60, 0) > 1e-3
+
+    at_random = random_play(env_id)
+    gone, paid = gone_and_paid(at_random.before, at_random)
+    np.testing.assert_array_equal(gone, paid)
     assert gone.sum() > 1000
+    met = expert_play(env_id).met
+    met = take(met, met.strike)
+    result = step(env_id, met, UP)
+    gone, paid = gone_and_paid(met, result)
+    np.testing.assert_array_equal(gone, paid)
+    assert result.final_state.strike.sum() > 20, "hardly a second contact in a row"
     result = expert_play(env_id)
     cleared = [game.name == "clears the board" for game in expert_games(env_id)]
     assert result.value[cleared] == pytest.approx(1, abs=1e-5) and result.terminated[cleared].all()
