@@ -9,10 +9,12 @@ import jax
 from gymnax.environments.environment import EnvParams
 from gymnax.wrappers import LegacyStepAPIWrapper
 
-from popgym_arcade.environments import cartpole, count_recall, navigator, noisy_cartpole
+from popgym_arcade.environments import autoencode, breakout, cartpole, count_recall, navigator, noisy_cartpole
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
 
 _CLASSES = (
+    *(autoencode.AutoEncodeEasy, autoencode.AutoEncodeMedium, autoencode.AutoEncodeHard),
+    *(breakout.BreakoutEasy, breakout.BreakoutMedium, breakout.BreakoutHard),
     *(cartpole.CartPoleEasy, cartpole.CartPoleMedium, cartpole.CartPoleHard),
     *(noisy_cartpole.NoisyCartPoleEasy, noisy_cartpole.NoisyCartPoleMedium, noisy_cartpole.NoisyCartPoleHard),
     *(count_recall.CountRecallEasy, count_recall.CountRecallMedium, count_recall.CountRecallHard),

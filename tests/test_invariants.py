@@ -110,12 +110,16 @@ def test_rewards_are_finite_and_returns_stay_in_their_bounds(env_id, limit):
 @pytest.mark.parametrize("env_id", IDS)
 def test_fresh_states_differ(env_id):
     """Copies of the game do not start alike, neither at the first reset nor at later ones."""
+    family, level = facts(env_id)
     done = random_play(env_id).terminated | random_play(env_id).truncated
     for fresh in (resets(env_id, 200), take(random_play(env_id).after, done)):
         rows = {
             tuple(np.concatenate([np.ravel(leaf[i]) for leaf in jax.tree.leaves(fresh)])) for i in range(size(fresh))
         }
-        assert len(rows) > 0.9 * size(fresh)
+        if family.starts:
+            assert len(rows) == family.starts(level)
+        else:
+            assert len(rows) > 0.9 * size(fresh)
 
 
 @pytest.mark.parametrize("env_id", IDS)

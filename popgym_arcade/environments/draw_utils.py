@@ -285,9 +285,11 @@ def draw_club(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas
     """Fill a club, as large as a square in the middle of the box allows."""
     box = _square(_box(canvas, top_left, bottom_right, color))
     u, v = box.xp.abs(box.u), box.v
-    top = (u / 0.42) ** 2 + ((v + 0.58) / 0.42) ** 2 <= 1.003
-    sides = ((u - 0.58) / 0.41) ** 2 + ((v - 0.12) / 0.4) ** 2 <= 1.003
-    return _paint(box.xp, (top | sides | _stem(box)) & box.inside, color, canvas)
+    # Three lobes that stay apart at few pixels, where a club would look like a spade, and a bar that joins them
+    top = (u / 0.47) ** 2 + ((v + 0.68) / 0.34) ** 2 <= 1.003
+    sides = ((u - 0.68) / 0.33) ** 2 + ((v - 0.12) / 0.4) ** 2 <= 1.003
+    bar = (u <= 0.6803) & (box.xp.abs(v - 0.12) <= 0.1303)
+    return _paint(box.xp, (top | sides | bar | _stem(box)) & box.inside, color, canvas)
 
 
 def _stem(box: _Box) -> Any:

@@ -61,6 +61,7 @@ class Family:
     extra_colors: frozenset[Color] = frozenset()  # that a frame may hold besides
     policy: Callable[[Any, Any], Any] = follow_plan  # policy(plan, state) -> action, in jax
     drawn: tuple[str, ...] = ()
+    starts: Callable[[int], int] | None = None  # how many first states there are, where there are only a few
     markov: str = "exact"  # or "pixel": up to the resolution of the picture; or "noisy": not at all, by design
 
 
