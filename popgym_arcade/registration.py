@@ -9,13 +9,22 @@ import jax
 from gymnax.environments.environment import EnvParams
 from gymnax.wrappers import LegacyStepAPIWrapper
 
-from popgym_arcade.environments import cartpole, count_recall, navigator, noisy_cartpole
+from popgym_arcade.environments import (
+    battleship,
+    cartpole,
+    count_recall,
+    minesweeper,
+    navigator,
+    noisy_cartpole,
+)
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
 
 _CLASSES = (
+    *(battleship.BattleShipEasy, battleship.BattleShipMedium, battleship.BattleShipHard),
     *(cartpole.CartPoleEasy, cartpole.CartPoleMedium, cartpole.CartPoleHard),
     *(noisy_cartpole.NoisyCartPoleEasy, noisy_cartpole.NoisyCartPoleMedium, noisy_cartpole.NoisyCartPoleHard),
     *(count_recall.CountRecallEasy, count_recall.CountRecallMedium, count_recall.CountRecallHard),
+    *(minesweeper.MineSweeperEasy, minesweeper.MineSweeperMedium, minesweeper.MineSweeperHard),
     *(navigator.NavigatorEasy, navigator.NavigatorMedium, navigator.NavigatorHard),
 )
 _CONSTRUCTORS = {environment.__name__: environment for environment in _CLASSES}
