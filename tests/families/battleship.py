@@ -179,7 +179,7 @@ def games(level, fresh):
 
         water = nearest(start, sea)
         found.append(Game("misses, then repeats", state, pad(way(start, water), limit, FIRE), -1.0))
-        if i >= 16:
+        if i >= 4:
             continue
         ship = nearest(start, ships)
         found.append(Game("hits, then repeats", state, pad(way(start, ship), limit, FIRE), 1 / CELLS - 1))

@@ -238,7 +238,7 @@ def gallery(level, state):
     return [
         moment(0, n - 1, n - 1, mines, np.zeros((n, n), bool), 0),
         moment(12, 1, 1, mines, ~mines & ((row < 2) | (column % 2 == 1)), 7),  # the cursor on a number
-        moment(20, 0, n - 1, mines, ~mines & (row + column < n), n**2 // 2 - 1),  # the cursor on a covered cell
+        moment(20, 0, n - 1, mines, ~mines & (row + column < n), n**2 // 2 - 1),  # the cursor on a 0
         moment(31, 1, 1, crowd, crowd | (row > 1), n**2 // 2),  # revealed mines, as many as there can be in a window
     ]
 
