@@ -1,10 +1,11 @@
 """BattleShip: what section 12 says of it, and its pictures read back from the pixels."""
 
+import jax
 import numpy as np
 import pytest
 from families import battleship
 from families.battleship import CANVAS, CELLS, CURSOR, GROUND, LINES, SIZES, O, X, here, is_fleet
-from harness import facts, frames, ids_of, resets, same_pictures, split_id, states_met, step, take
+from harness import facts, frames, ids_of, make, resets, same_pictures, split_id, states_met, step, take
 
 IDS = ids_of("BattleShip")
 BOARD = {128: ((90, 9), (92, 7), (98, 6)), 256: ((186, 21), (192, 17), (182, 13))}  # board, cell in px
@@ -95,6 +96,28 @@ def test_ships_lie_both_ways_may_touch_and_reach_the_border(env_id):
         assert across.all() and down.all(), f"no ship of {length} in some place"
     sides = battleship.neighbours(states.ships).sum(1)
     assert sides.min() == CELLS - 4 and sides.max() > CELLS - 4
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_each_place_for_a_ship_belongs_to_as_many_random_numbers(env_id):
+    """Each of the numbers 0..k-1 gives another one of the k places on free cells; k..2k-1 give the same again."""
+    env, _ = make(env_id)
+    n = SIZES[split_id(env_id)[1]]
+    rng = np.random.default_rng(n)
+    columns = 1 << np.arange(n, dtype=np.uint32)
+    for length in (2, 3, 4):
+        place = jax.jit(jax.vmap(lambda free, draw, length=length: env._ship(free, length, draw), in_axes=(None, 0)))
+        cells = np.array(battleship.placements(n, length))
+        for share in (0.0, 0.1, 0.4):
+            taken = rng.random((n, n)) < share
+            fitting = cells[~taken.reshape(-1)[cells].any(1)]
+            free = (~taken @ columns).astype(np.uint32)
+            rows = np.asarray(place(free, np.arange(2 * len(cells), dtype=np.uint32)))
+            ships = (rows[:, :, None] & columns > 0).reshape(-1, n * n)
+            found = [tuple(np.flatnonzero(ship)) for ship in ships]
+            k = len(fitting)
+            assert k > 1 and sorted(found[:k]) == sorted(map(tuple, fitting.tolist()))
+            assert found[k : 2 * k] == found[:k]
 
 
 def test_the_model_knows_a_fleet():
