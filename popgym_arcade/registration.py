@@ -9,16 +9,27 @@ import jax
 from gymnax.environments.environment import EnvParams
 from gymnax.wrappers import LegacyStepAPIWrapper
 
-from popgym_arcade.environments import autoencode, breakout, cartpole, count_recall, navigator, noisy_cartpole
+from popgym_arcade.environments import (
+    autoencode,
+    battleship,
+    breakout,
+    cartpole,
+    count_recall,
+    minesweeper,
+    navigator,
+    noisy_cartpole,
+)
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
 
 _CLASSES = (
     *(autoencode.AutoEncodeEasy, autoencode.AutoEncodeMedium, autoencode.AutoEncodeHard),
+    *(battleship.BattleShipEasy, battleship.BattleShipMedium, battleship.BattleShipHard),
     *(breakout.BreakoutEasy, breakout.BreakoutMedium, breakout.BreakoutHard),
     *(cartpole.CartPoleEasy, cartpole.CartPoleMedium, cartpole.CartPoleHard),
-    *(noisy_cartpole.NoisyCartPoleEasy, noisy_cartpole.NoisyCartPoleMedium, noisy_cartpole.NoisyCartPoleHard),
     *(count_recall.CountRecallEasy, count_recall.CountRecallMedium, count_recall.CountRecallHard),
+    *(minesweeper.MineSweeperEasy, minesweeper.MineSweeperMedium, minesweeper.MineSweeperHard),
     *(navigator.NavigatorEasy, navigator.NavigatorMedium, navigator.NavigatorHard),
+    *(noisy_cartpole.NoisyCartPoleEasy, noisy_cartpole.NoisyCartPoleMedium, noisy_cartpole.NoisyCartPoleHard),
 )
 _CONSTRUCTORS = {environment.__name__: environment for environment in _CLASSES}
 

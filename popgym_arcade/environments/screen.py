@@ -29,6 +29,7 @@ MOST_COMBINATIONS = 100_000  # of pictures in one strip, to keep the table small
 
 # Places by frame size, as (x0, y0), (x1, y1); right and bottom are exclusive.
 SCORE_BOX = {128: ((43, 1), (85, 15)), 256: ((86, 2), (171, 30))}
+GAUGE_BOX = {128: ((86, 1), (128, 15)), 256: ((171, 2), (256, 30))}  # right of the score, for a second number
 NAME_BOX = {128: ((0, 115), (128, 128)), 256: ((0, 231), (256, 256))}
 # Pixels of the board and of a cell of n x n grids with 2-pixel lines, by frame size and n.
 GRID_BOARDS = {

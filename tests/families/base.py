@@ -89,12 +89,13 @@ def blank(left, top, right, bottom):
     return remove
 
 
-def repaint(old, new):
-    """A cue-remover: replace one colour by another."""
+def repaint(old, new, rows=slice(None)):
+    """A cue-remover: replace one colour by another, in some rows of pixels."""
 
     def remove(frames):
         frames = frames.copy()
-        frames[(frames == old).all(-1)] = new
+        part = frames[:, rows]
+        part[(part == old).all(-1)] = new
         return frames
 
     return remove

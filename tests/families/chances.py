@@ -54,6 +54,24 @@ def subset_share(subsets, region):
     return stats.chisquare(counts, draws * np.append(chances[:top], chances[top:].sum())).pvalue
 
 
+def share(events, chance):
+    """Binomial: independent events bool[draws] of a known chance."""
+    return stats.binomtest(int(events.sum()), len(events), chance).pvalue
+
+
+def same_means(one, other):
+    """Two samples of vectors, [draws, features] each, have the same means: Hotelling's test for large samples.
+
+    For laws that are easier to draw from than to compute. Features may depend on each other in any way.
+    """
+    covariance = np.cov(np.concatenate([one, other]).astype(np.float64), rowvar=False)
+    size, directions = np.linalg.eigh(covariance)
+    varied = size > 1e-9 * size.max()  # what is constant in both samples has no direction; one that differs has
+    difference = (one.mean(0) - other.mean(0)) @ directions[:, varied]
+    statistic = (difference**2 / size[varied]).sum() / (1 / len(one) + 1 / len(other))
+    return stats.chi2.sf(statistic, varied.sum())
+
+
 def permutation(cards, types):
     """Chi-square for int[draws, places], each row a uniform permutation of one multiset: every type at every place.
 
