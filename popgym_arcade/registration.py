@@ -9,7 +9,7 @@ import jax
 from gymnax.environments.environment import EnvParams
 from gymnax.wrappers import LegacyStepAPIWrapper
 
-from popgym_arcade.environments import cartpole, count_recall, navigator, noisy_cartpole
+from popgym_arcade.environments import cartpole, count_recall, navigator, noisy_cartpole, skittles, tetris
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
 
 _CLASSES = (
@@ -17,6 +17,8 @@ _CLASSES = (
     *(noisy_cartpole.NoisyCartPoleEasy, noisy_cartpole.NoisyCartPoleMedium, noisy_cartpole.NoisyCartPoleHard),
     *(count_recall.CountRecallEasy, count_recall.CountRecallMedium, count_recall.CountRecallHard),
     *(navigator.NavigatorEasy, navigator.NavigatorMedium, navigator.NavigatorHard),
+    *(skittles.SkittlesEasy, skittles.SkittlesMedium, skittles.SkittlesHard),
+    *(tetris.TetrisEasy, tetris.TetrisMedium, tetris.TetrisHard),
 )
 _CONSTRUCTORS = {environment.__name__: environment for environment in _CLASSES}
 
