@@ -186,7 +186,7 @@ def gallery(level, state):
     return [
         moment(0, first, []),
         moment(7, first + width - 1, zigzag[:7]),  # all seven colours
-        moment(58, 5, zigzag),
+        moment(58, first, zigzag),
         moment(100, first + 4, zigzag),  # hit
     ]
 

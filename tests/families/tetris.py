@@ -109,7 +109,8 @@ def permutations(bags):
     """p-values for int[draws, 7], each row a uniform permutation."""
     found = {"piece by place": chances.permutation(bags, 7)}
     for first, second in ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (0, 6), (2, 5)):
-        found[f"places {first} and {second}"] = chances.two_places(bags, first, second, 7)
+        one, other = bags[:, first], bags[:, second]
+        found[f"places {first} and {second}"] = chances.table(one, other - (other > one), (7, 6))
     found["order of the last three"] = chances.choice(_order(bags[:, 4:]), 6)
     found["order of the first three"] = chances.choice(_order(bags[:, :3]), 6)
     return found
@@ -165,8 +166,8 @@ def greedy(state):
     at = np.arange(ROWS) - y[..., None]
     mine = sum(jnp.where(at == row, covered[:, row].sum(-1)[:, None, None], 0) for row in range(4))
     lines = (mine + filled.sum(1) == COLUMNS).sum(-1)
-    # On its way it must not come to rest: from `_XS[5]` it first turns, then moves, and falls `gravity` cells with every
-    # step. All but the last move must leave it free to fall on, the last must still find room.
+    # On its way it must not come to rest: from `_XS[5]` it first turns, then moves, and falls by `gravity` each step.
+    # All but the last move must leave it free to fall on, the last must still find room.
     moves = np.arange(4)[:, None] + np.abs(_XS - 3)
     rests = gravity * moves + 1 - y
     turning = jax.lax.cummax(jnp.pad(rests[:-1, 5], (1, 0)), axis=0)[:, None]  # by the turns before
@@ -285,7 +286,7 @@ def gallery(level, state):
     for row, text in enumerate(rows, ROWS - len(rows)):
         board[row] = [".IOTSZJL".index(letter) for letter in text]
     tower = board.copy()
-    tower[2:14, 3:7] = np.arange(12)[:, None] % 7 + 1
+    tower[2:15, 3:7] = np.arange(13)[:, None] % 7 + 1
     bag = np.array([S, I, O, Z, T, L, J], np.int32)
 
     def moment(time, piece, rotation, x, y, index, board=board, score=0):
@@ -305,7 +306,7 @@ def gallery(level, state):
 
     return [
         moment(0, S, 0, 3, 0, 1 + PREVIEWS[level], board * 0),
-        moment(300, T, 2, 4, 11, 0, score=4),  # beside cells of its own colour
+        moment(300, T, 2, 7, 12, 0, score=4),  # on cells of its own colour
         moment(700, I, 1, -2, 5, 6, score=9),
         moment(950, L, 0, 3, 0, 3, tower, score=7),  # topped out
     ]
