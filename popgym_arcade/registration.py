@@ -18,6 +18,8 @@ from popgym_arcade.environments import (
     minesweeper,
     navigator,
     noisy_cartpole,
+    skittles,
+    tetris,
 )
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
 
@@ -30,6 +32,8 @@ _CLASSES = (
     *(minesweeper.MineSweeperEasy, minesweeper.MineSweeperMedium, minesweeper.MineSweeperHard),
     *(navigator.NavigatorEasy, navigator.NavigatorMedium, navigator.NavigatorHard),
     *(noisy_cartpole.NoisyCartPoleEasy, noisy_cartpole.NoisyCartPoleMedium, noisy_cartpole.NoisyCartPoleHard),
+    *(skittles.SkittlesEasy, skittles.SkittlesMedium, skittles.SkittlesHard),
+    *(tetris.TetrisEasy, tetris.TetrisMedium, tetris.TetrisHard),
 )
 _CONSTRUCTORS = {environment.__name__: environment for environment in _CLASSES}
 

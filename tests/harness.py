@@ -183,7 +183,8 @@ class Played(NamedTuple):
 
 
 def play_length(env_id):
-    return max(256, 2 * facts(env_id)[0].limits[split_id(env_id)[1]] + 20)
+    """Twice the limit and more, but for Tetris: random play is over long before its limit of 3000."""
+    return min(max(256, 2 * facts(env_id)[0].limits[split_id(env_id)[1]] + 20), 1220)
 
 
 @functools.cache
@@ -297,11 +298,11 @@ class Film(NamedTuple):
     done: np.ndarray
 
 
-FILM_LIMIT = 12
+FILM_LIMIT = 20  # by then the first piece of Tetris is down
 
 
 @functools.cache
-def film(env_id, partial_obs, steps=30, copies=6):
+def film(env_id, partial_obs, steps=44, copies=6):
     env, _ = make(env_id, partial_obs)
     params = params_of(env_id, FILM_LIMIT)
 

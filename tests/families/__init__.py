@@ -1,6 +1,6 @@
 """Facts about each family of games, written from the specification alone: one module, and one line here, per family."""
 
-from families import autoencode, battleship, breakout, cartpole, count_recall, minesweeper, navigator
+from families import autoencode, battleship, breakout, cartpole, count_recall, minesweeper, navigator, skittles, tetris
 from families.base import LEVELS, Family, Game
 
 FAMILIES: dict[str, Family] = {
@@ -12,6 +12,8 @@ FAMILIES: dict[str, Family] = {
     "MineSweeper": minesweeper.FAMILY,
     "Navigator": navigator.FAMILY,
     "NoisyCartPole": cartpole.NOISY_CARTPOLE,
+    "Skittles": skittles.FAMILY,
+    "Tetris": tetris.FAMILY,
 }
 
 __all__ = ["FAMILIES", "LEVELS", "Family", "Game"]
