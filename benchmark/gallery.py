@@ -23,7 +23,7 @@ LEVELS = ("Easy", "Medium", "Hard")
 TWINS = {"full": False, "partial": True}
 GAP, CAPTION = 8, 16  # pixels
 COLUMNS = 5
-STEPS = {"AutoEncode": 36, "Breakout": 60, "CartPole": 16, "NoisyCartPole": 16, "Tetris": 150}  # into the episode
+STEPS = {"AutoEncode": 36, "Breakout": 60, "CartPole": 16, "NoisyCartPole": 16, "Tetris": 40}  # into the episode
 MOST_STEPS = 100_000  # of random play until an episode lasts that long
 
 
