@@ -214,7 +214,7 @@ def possible(level, states):
     ok = (states.score >= 0) & (states.score < GOAL) & (states.bag_index >= 0) & (states.bag_index < 7)
     ok &= (np.sort(states.bag, axis=1) == np.arange(7)).all(1)
     ok &= (states.piece >= 0) & (states.piece < 7) & (states.rotation >= 0) & (states.rotation < 4)
-    ok &= ~(states.board != 0).all(2).any(1)
+    ok &= ((states.next_pieces >= 0) & (states.next_pieces < 7)).all(1) & ~(states.board != 0).all(2).any(1)
     for i in np.flatnonzero(ok):
         ok[i] = not collides(states.board[i], states.piece[i], states.rotation[i], states.x[i], states.y[i])
     return ok
