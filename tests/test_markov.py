@@ -40,7 +40,7 @@ def surgery(env_id, states, rng):
             rows = np.arange(BASES)
             element.reshape(BASES, -1)[rows, places] = values.reshape(size(states), -1)[donors, sources]
         else:
-            element += rng.choice(np.array([-1, 1], element.dtype), BASES)  # a neighbouring value
+            element += rng.choice(np.array([-1, 1], element.dtype), element.shape)  # a neighbouring value
         base = take(states, slice(0, BASES))
         for kind in (whole, element):
             altered = base.replace(**{name: kind})

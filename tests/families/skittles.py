@@ -5,7 +5,7 @@ import numpy as np
 from scipy import stats
 
 from families import chances
-from families.base import FIRE, LEFT, RIGHT, UP, Family, Game, no_secrets, one, repaint
+from families.base import FIRE, LEFT, RIGHT, UP, Family, Game, no_secrets, one, pad, repaint
 
 LANES = ((1, 8), (2, 7), (2, 6))  # first column, number of columns
 N, LIMIT = 10, 100
@@ -123,21 +123,13 @@ def games(level, fresh):
         state = one(fresh, i)
         found.append(Game("dodges to the end", state, np.full(LIMIT, DODGE, np.int32), 1.0))
         found.append(Game("runs into the first block", state, np.full(LIMIT, CHASE, np.int32), 0.1))
-        # A single block, in the last row after nine steps
-        time = np.int32(LIMIT - 10 - 6 * i)  # the first ends on the last permitted step
-        if time < 0:
-            continue
+        # A single block, in the last row after nine steps: the tenth leads into it.
         column = first + i % (width - 1)
         enemies = np.zeros((N, N), bool)
         enemies[0, column] = True
-        begun = state.replace(time=time, enemies=enemies, x=np.int32(column + 1))
-        plan = np.full(LIMIT, DODGE, np.int32)
-        plan[time : time + 9] = UP
-        plan[time + 9] = LEFT
-        found.append(Game("steps into a block from the side", begun, plan, 0.1))
-        inside = begun.replace(x=np.int32(4 + i % 2))
-        dodges = np.full(LIMIT, DODGE, np.int32)
-        found.append(Game("dodges from the middle of an episode", inside, dodges, 1 - time / 100))
+        beside = state.replace(enemies=enemies, x=np.int32(column + 1))
+        plan = pad([UP] * 9 + [LEFT], LIMIT, DODGE)
+        found.append(Game("steps into a block from the side", beside, plan, 0.1))
     return found
 
 

@@ -206,16 +206,6 @@ def games(level, fresh):
     for lines in (6, 7, 8, 9):
         state = well(upright, 4).replace(score=np.int32(lines))
         found.append(Game(f"four rows after {lines}", state, pad(into_the_well, LIMIT, FIRE), 0.1 * (GOAL - lines)))
-    # The same on the last permitted step, and a top-out there
-    near = upright.replace(rotation=np.int32(1), x=np.int32(-2), y=np.int32(15), time=np.int32(LIMIT - 1))
-    found.append(Game("a row on the last permitted step", well(near, 1), wait, 0.1))
-    found.append(Game("three rows on the last permitted step", well(near, 3), wait, 0.3))
-    # An O resting in the entrance, where every piece overlaps it
-    board = np.zeros((ROWS, COLUMNS), np.int8)
-    board[3:, 3:7] = T + 1
-    entrance = near.replace(board=board, piece=np.int32(O), rotation=np.int32(0), x=np.int32(3), y=np.int32(0))
-    found.append(Game("topped out on the last permitted step", entrance, wait, -1.0))
-    found.append(Game("still falling on the last permitted step", near.replace(y=np.int32(3)), wait, 0.0))
     return found
 
 
@@ -224,7 +214,7 @@ def possible(level, states):
     ok = (states.score >= 0) & (states.score < GOAL) & (states.bag_index >= 0) & (states.bag_index < 7)
     ok &= (np.sort(states.bag, axis=1) == np.arange(7)).all(1)
     ok &= (states.piece >= 0) & (states.piece < 7) & (states.rotation >= 0) & (states.rotation < 4)
-    ok &= ~(states.board != 0).all(2).any(1)
+    ok &= ((states.next_pieces >= 0) & (states.next_pieces < 7)).all(1) & ~(states.board != 0).all(2).any(1)
     for i in np.flatnonzero(ok):
         ok[i] = not collides(states.board[i], states.piece[i], states.rotation[i], states.x[i], states.y[i])
     return ok
@@ -343,7 +333,6 @@ FAMILY = Family(
         "stack and falling piece": blank(39, 14, 89, 114),
         "the previews": blank(91, 14, 114, 114),
         "the bag": blank(14, 14, 38, 114),
-        "the score": blank(43, 1, 86, 14),
     },
     gallery=gallery,
 )
