@@ -37,8 +37,6 @@ class Session:
 
     def __init__(self, env_id: str, twins: Sequence[bool], obs_size: int, seed: int):
         """`twins` are the values of `partial_obs` to show, from left to right. A ValueError for an unknown id."""
-        if env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS:
-            popgym_arcade.make(env_id)  # says which ids are close
         environments = [gymnax.make(env_id, partial_obs=partial_obs, obs_size=obs_size) for partial_obs in twins]
         self._env, self._params = environments[0]
         self._draw = jax.jit(lambda state: [env.get_obs(state) for env, _ in environments])
@@ -107,11 +105,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--record {args.record} exists already: use another name")
     if args.record is not None and not args.record.absolute().parent.is_dir():
         parser.error(f"--record {args.record}: there is no folder {args.record.parent}")
-    if args.env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS:
-        try:
-            popgym_arcade.make(args.env_id)
-        except ValueError as error:
-            parser.error(str(error))
+    try:
+        popgym_arcade.make(args.env_id)
+    except ValueError as error:
+        parser.error(str(error))
     return args
 
 

@@ -1,4 +1,4 @@
-"""Cards of four suits: their pictures, and how a pack is shuffled. For AutoEncode and CountRecall."""
+"""Cards of four suits: their pictures, and how a pack is shuffled. For AutoEncode and CountRecall (and Tetris' bag)."""
 
 import jax
 import jax.numpy as jnp

@@ -7,6 +7,7 @@ from flax import struct
 from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import DOWN, LEFT, RIGHT, UP, ArcadeEnvironment, ArcadeState
+from popgym_arcade.environments.cards import shuffled
 from popgym_arcade.environments.draw_utils import draw_rectangle, draw_x
 from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, blank, grid, number, titled
 
@@ -261,11 +262,8 @@ def _cells_of(box_bits: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _permutation(key: jax.Array) -> jax.Array:
-    """A uniform permutation of the pieces, int32[7]: the ranks of random numbers (see CountRecall)."""
-    draw = jax.random.bits(key, (PIECES,))
-    position = np.arange(PIECES)
-    smaller = (draw[None, :] < draw[:, None]) | ((draw[None, :] == draw[:, None]) & (position < position[:, None]))
-    return jnp.sum(smaller, axis=1, dtype=jnp.int32)
+    """A uniform permutation of the pieces, int32[7]."""
+    return shuffled(key, PIECES, PIECES).astype(jnp.int32)
 
 
 def _cells(cell: int) -> np.ndarray:
