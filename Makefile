@@ -15,7 +15,7 @@ DEV := $(VENV)/.installed-dev
 
 # Programs compiled by one test process, or one run of the tests, are read back by the next.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.cache/jax" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
-PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-quick lint format throughput gallery wheel clean
@@ -43,8 +43,8 @@ format: $(DEV) ## let ruff put the style right
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-throughput: $(BASE) ## measure frames per second of every environment (minutes; leave the machine alone meanwhile)
-	@$(BIN)/python benchmark/throughput.py --others
+throughput: $(BASE) ## measure frames per second of every environment (half an hour; leave the machine alone meanwhile)
+	@PYTHON=$(BIN)/python benchmark/throughput.sh
 
 gallery: $(BASE) ## draw the README's picture of the games
 	@$(BIN)/python benchmark/gallery.py

@@ -35,6 +35,7 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
 TWINS = ("full", "partial")
 WANTS_A_DOWNLOAD = ("MNISTBandit-bsuite",)
+MOST_FRAMES = 131_072  # in one timed rollout: a second or two
 COLORS = {"full": "#2a6fbb", "partial": "#e07b39", "gymnax": "#9a9a9a"}
 
 
@@ -53,7 +54,7 @@ class Args:
     obs_size: int = 128
     """side of the frame in pixels, 128 or 256 (popgym_arcade only)"""
     steps: int = 256
-    """steps of each environment in one timed rollout"""
+    """steps of each environment in one timed rollout, fewer where that would be more than 131,072 frames"""
     repeats: int = 5
     """timed rollouts of each kind; the median counts"""
     others: bool = False
@@ -243,7 +244,8 @@ def measure(env_id: str, twin: str, num_envs: int, args: Args) -> Row:
     obs_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(obs)) // num_envs
     compile_seconds, bytes_accessed = compile_step(env, params, step_key, state)
 
-    rollout, fill = make_rollout(env, params, num_envs, args.steps), make_fill(args.steps)
+    steps = min(args.steps, max(1, MOST_FRAMES // num_envs))
+    rollout, fill = make_rollout(env, params, num_envs, steps), make_fill(steps)
     filled, played = (jnp.int32(0), jax.tree.map(jnp.zeros_like, obs)), (play_key, state, obs)
     for _ in range(2):  # some of gymnax's states change a weak type in the first rollout: the second compiles again
         _, filled = timed(fill, filled)
@@ -255,7 +257,7 @@ def measure(env_id: str, twin: str, num_envs: int, args: Args) -> Row:
         took, filled = timed(fill, filled)
         seconds["fill"].append(took)
 
-    frames = num_envs * args.steps
+    frames = num_envs * steps
     speed, fill_speed = (frames / median(seconds[kind]) for kind in ("play", "fill"))
     return Row(
         env_id=env_id,
@@ -267,7 +269,7 @@ def measure(env_id: str, twin: str, num_envs: int, args: Args) -> Row:
         fill_fraction=speed / fill_speed,
         compile_seconds=compile_seconds,
         bytes_per_frame=bytes_accessed / num_envs,
-        steps=args.steps,
+        steps=steps,
         repeats=args.repeats,
         **machine(),
     )
@@ -282,8 +284,18 @@ def write_csv(rows: list[Row], path: Path) -> None:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Bars of frames per second, one panel for each number of environments; a black tick marks the fill."""
+    """Bars for one or two numbers of environments, lines over that number for more."""
     sizes = sorted({row.num_envs for row in rows})
+    figure = draw_bars(rows, sizes) if len(sizes) < 3 else draw_lines(rows, sizes)
+    where = rows[0].cpu if rows[0].device == "cpu" else rows[0].device
+    what = f"{rows[0].cores} cores, jax {rows[0].jax}"
+    figure.suptitle(f"Random actions, {where}, {what}", fontsize=9)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def draw_bars(rows: list[Row], sizes: list[int]):
+    """Bars of frames per second, one panel for each number of environments; a black tick marks the fill."""
     labels = {row.env_id: f"{row.env_id}  {row.obs_bytes:,} B" for row in rows}
     figsize = (3.2 + 4.3 * len(sizes), 1.5 + 0.34 * len(labels))
     figure, panels = plt.subplots(1, len(sizes), sharey=True, squeeze=False, layout="constrained", figsize=figsize)
@@ -292,15 +304,37 @@ def draw(rows: list[Row], path: Path) -> None:
         panel.set_title(f"{size} environments", fontsize=10)
     panels[0, 0].set_yticks(range(len(labels)), labels.values(), fontsize=8)
     panels[0, 0].set_ylim(len(labels) - 0.4, -0.6)
-    where = rows[0].cpu if rows[0].device == "cpu" else rows[0].device
-    figure.suptitle(f"Random actions, {where}, {rows[0].cores} cores, jax {rows[0].jax}", fontsize=9)
     kinds = [kind for kind in COLORS if kind in map(bar_kind, rows)]
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLORS[kind]) for kind in kinds]
     handles.append(plt.Line2D([], [], color="black", marker="|", linestyle="none", markersize=9))
     names = [*kinds, "plain fill of the same bytes"]
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    return figure
+
+
+def draw_lines(rows: list[Row], sizes: list[int]):
+    """Frames per second over the number of environments, one panel for each twin; dashed: the median fill."""
+    twins = [twin for twin in TWINS if twin in {row.twin for row in rows}]
+    figsize = (1.6 + 4.4 * len(twins), 4.4)
+    figure, panels = plt.subplots(1, len(twins), sharey=True, squeeze=False, layout="constrained", figsize=figsize)
+    env_ids = list(dict.fromkeys(row.env_id for row in rows))
+    colors = {env_id: plt.get_cmap("tab20")(i % 20) for i, env_id in enumerate(env_ids)}
+    for panel, twin in zip(panels[0], twins, strict=True):
+        of_twin = [row for row in rows if row.twin == twin]
+        for env_id in dict.fromkeys(row.env_id for row in of_twin):
+            x = [row.num_envs for row in of_twin if row.env_id == env_id]
+            y = [row.frames_per_second for row in of_twin if row.env_id == env_id]
+            panel.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colors[env_id], label=env_id)
+        fills = [median(row.fill_per_second for row in of_twin if row.num_envs == size) for size in sizes]
+        panel.plot(sizes, fills, "k--", linewidth=1, label="plain fill of the same bytes")
+        panel.set(xscale="log", yscale="log", xlabel="environments", title=f"{twin} twin")
+        panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0, 0].set_ylabel("frames per second")
+    handles, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", fontsize=8)
+    return figure
 
 
 def bar_kind(row: Row) -> str:

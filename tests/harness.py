@@ -56,6 +56,13 @@ def params_of(env_id, limit=None):
     return params if limit is None else params.replace(max_steps_in_episode=limit)
 
 
+def forget():
+    """Drop everything that was compiled or played."""
+    for function in globals().values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
+
+
 # Batches of states
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from harness import IDS
 
 import popgym_arcade
 import pqn_rnn
@@ -116,5 +117,5 @@ def test_the_limits_on_the_page_are_those_of_the_games():
 def test_the_random_returns_on_the_page_are_the_measured_ones():
     table = (ROOT / "benchmark/results/random_policy.md").read_text()
     assert table in (ROOT / "docs/environments.md").read_text()
-    for env_id in popgym_arcade.REGISTERED_ENVIRONMENTS:
+    for env_id in IDS:
         assert f"| {env_id} | " in table

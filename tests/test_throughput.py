@@ -36,6 +36,27 @@ def test_one_run_writes_a_table_and_a_picture(tmp_path, capsys):
     assert capsys.readouterr().out.count("Catch-bsuite") == 2 and len(rows) == 6
 
 
+def test_three_numbers_of_environments_are_drawn_as_lines(tmp_path):
+    about = {"obs_bytes": 3, "fill_fraction": 0.5, "compile_seconds": 1.0, "bytes_per_frame": 3.0, "steps": 1}
+    about |= {"repeats": 1, **throughput.machine()}
+    cases = [(OURS, "full"), (OURS, "partial"), ("Catch-bsuite", "full")]
+    rows = [
+        throughput.Row(env_id, twin, size, frames_per_second=size * 10.0, fill_per_second=size * 20.0, **about)
+        for size in (1, 16, 256)
+        for env_id, twin in cases
+    ]
+    figure = throughput.draw_lines(rows, [1, 16, 256])
+    full, partial = figure.axes
+    assert [line.get_label() for line in full.lines] == [OURS, "Catch-bsuite", "plain fill of the same bytes"]
+    assert list(partial.lines[0].get_ydata()) == [10, 160, 2560] and list(partial.lines[1].get_ydata()) == [
+        20,
+        320,
+        5120,
+    ]
+    throughput.draw(rows, tmp_path / "lines.png")
+    assert (tmp_path / "lines.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_rollout_ends_with_the_frames_of_its_states():
     env, params = throughput.make(OURS, "partial", 128)
     keys = jax.random.split(jax.random.key(0), 3)
