@@ -57,6 +57,7 @@ import popgym_arcade
 SCRIPT = Path(__file__).stem
 MAX_INT = 2**31 - 1
 MAX_FRAMES = 2_000  # of a GIF
+POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
 WAITER = ThreadPoolExecutor(1)
 
 
@@ -279,29 +280,38 @@ def merge(x: jax.Array, side: int) -> jax.Array:
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32, [N, 512] of pixels and [N, 256] of anything else."""
+    """Observations [N, ...] -> features in float32, [N, 512] of pixels and [N, width] of anything else."""
 
     kind: str
     dtype: Any
+    width: int = 256  # of the two layers that read anything but pixels
+    norm: bool = True  # these have LayerNorm and leaky ReLU, else tanh
+    kernel_init: Any = nn.linear.default_kernel_init
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
         if not is_pixels(obs[0]):
-            x = self.dense_norm(obs.reshape(obs.shape[0], -1).astype(jnp.float32))
-            return self.dense_norm(x).astype(jnp.float32)
+            x = self.read_layer(obs.reshape(obs.shape[0], -1).astype(jnp.float32))
+            return self.read_layer(x).astype(jnp.float32)
         read = self.read_paper if self.kind == "paper" else self.read_patches
         return read(obs).astype(jnp.float32)
 
     @nn.nowrap
-    def dense_norm(self, x: jax.Array) -> jax.Array:
-        return nn.leaky_relu(nn.LayerNorm(dtype=self.dtype)(nn.Dense(256, dtype=self.dtype)(x)))
+    def read_layer(self, x: jax.Array) -> jax.Array:
+        x = self.dense(self.width)(x)
+        return nn.leaky_relu(nn.LayerNorm(dtype=self.dtype)(x)) if self.norm else nn.tanh(x)
+
+    @nn.nowrap
+    def dense(self, features: int, use_bias: bool = True) -> nn.Dense:
+        return nn.Dense(features, use_bias, self.dtype, kernel_init=self.kernel_init)
 
     @nn.nowrap
     def read_paper(self, obs: jax.Array) -> jax.Array:
         x = obs.astype(self.dtype) / 255
         lowering = {"conv_general_dilated": convolve if jax.default_backend() == "cpu" else None}
         for features, kernel, stride, window, pool_stride in PAPER_LAYERS[obs.shape[1:3]]:
-            x = nn.Conv(features, (kernel, kernel), stride, "VALID", dtype=self.dtype, **lowering)(x)
+            options = {"dtype": self.dtype, "kernel_init": self.kernel_init, **lowering}
+            x = nn.Conv(features, (kernel, kernel), stride, "VALID", **options)(x)
             x = max_pool(nn.leaky_relu(x), window, pool_stride)
         return x.reshape(obs.shape[0], -1)
 
@@ -312,10 +322,10 @@ class Encoder(nn.Module):
         rows, columns = (16 * patch - side for side in obs.shape[1:3])
         x = merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(self.dtype) / 255
         # most of a frame never changes: without its mean and scale, what does change is not drowned by the rest
-        x = nn.Dense(32, use_bias=False, dtype=self.dtype)(x)
+        x = self.dense(32, use_bias=False)(x)
         x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-        x = nn.leaky_relu(nn.Dense(64, dtype=self.dtype)(merge(x, 2)))
-        return nn.leaky_relu(nn.Dense(512, dtype=self.dtype)(x.reshape(obs.shape[0], -1)))
+        x = nn.leaky_relu(self.dense(64)(merge(x, 2)))
+        return nn.leaky_relu(self.dense(512)(x.reshape(obs.shape[0], -1)))
 
 
 class MinGRU(GRAS):
@@ -728,11 +738,14 @@ class Evaluation:
 
 
 def make_evaluate(args: Args):
-    """The pure function evaluate(params, key, epsilon) -> Evaluation of `eval_episodes` complete episodes."""
+    """The pure function evaluate(params, key, policy) -> Evaluation of `eval_episodes` complete episodes.
+
+    `policy` is one of the values of POLICIES.
+    """
     _, begin, act = make_actor(args)
 
-    def step(params, epsilon, now: Evaluation) -> Evaluation:
-        actor, transition, _ = act(params, now.actor, epsilon)
+    def step(params, policy, now: Evaluation) -> Evaluation:
+        actor, transition, _ = act(params, now.actor, policy)
         return Evaluation(
             actor=actor,
             returns=jnp.where(now.over, now.returns, transition.episode_return),
@@ -740,10 +753,10 @@ def make_evaluate(args: Args):
             over=now.over | transition.terminated | transition.truncated,
         )
 
-    def evaluate(params, key: jax.Array, epsilon) -> Evaluation:
+    def evaluate(params, key: jax.Array, policy) -> Evaluation:
         actor = begin(key, args.eval_episodes)
-        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, jnp.zeros_like(actor.start))
-        return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, epsilon), nothing)
+        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, jnp.zeros(args.eval_episodes, bool))
+        return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, policy), nothing)
 
     return evaluate
 
@@ -763,10 +776,18 @@ EVAL_COLUMNS = (
 MAY_DIFFER = ("log_every", "eval_every", "checkpoint_every", "capture_video", "run_dir", "resume")  # on resuming
 
 
+PACKAGES = "jax jaxlib flax gymnax memax equinox optax orbax-checkpoint numpy tyro tensorboard popgym-arcade"
+
+
+def run_name(args: Args) -> str:
+    """What a run folder's name begins with: environment, twin, experiment, memory, seed."""
+    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
+    return f"{args.env_id}__{twin}__{args.exp_name}__{args.memory}__{args.seed}"
+
+
 def make_run_folder(args: Args) -> Path:
     """A new folder with `args.json`: the arguments and what they ran on. An existing one is never touched."""
-    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
-    name = f"{args.env_id}__{twin}__{args.exp_name}__{args.memory}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{run_name(args)}__{time.strftime('%Y%m%d-%H%M%S')}"
     for attempt in range(1, 1000):
         folder = Path(args.run_dir) / (name if attempt == 1 else f"{name}-{attempt}")
         try:
@@ -776,11 +797,10 @@ def make_run_folder(args: Args) -> Path:
             continue
         except OSError as error:
             raise UserError(f"--run-dir {args.run_dir}: {error.strerror}") from None
-    packages = "jax jaxlib flax gymnax memax equinox optax orbax-checkpoint numpy tyro tensorboard popgym-arcade"
     about = {
         "script": SCRIPT,
         "args": dataclasses.asdict(args),
-        "versions": {"python": sys.version.split()[0]} | {p: importlib.metadata.version(p) for p in packages.split()},
+        "versions": {"python": sys.version.split()[0]} | {p: importlib.metadata.version(p) for p in PACKAGES.split()},
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "git_commit": git_commit(),
     }
@@ -940,8 +960,9 @@ class Records:
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
         """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
         returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
+        partial_obs = getattr(self.args, "partial_obs", False)
         for i in range(self.args.num_seeds):
-            row = [step, self.args.seed + i, self.args.env_id, self.args.partial_obs, policy, returns.shape[1]]
+            row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]
             numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
             row += [float(number) for number in numbers]
             self.evaluations.append(dict(zip(EVAL_COLUMNS, map(str, row), strict=True)))
@@ -1040,7 +1061,7 @@ def record_episode(args: Args, params, key: jax.Array, path: Path) -> None:
 
     @jax.jit
     def advance(actor: Actor):
-        actor, transition, info = act(params, actor, 0.0)
+        actor, transition, info = act(params, actor, POLICIES["greedy"])
         return actor, transition.terminated[0] | transition.truncated[0], picture(info["final_state"])
 
     actor, over = begin(key, 1), False
@@ -1130,11 +1151,11 @@ def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainSta
 
 
 def compile_programs(args: Args, state: TrainState, eval_keys: jax.Array):
-    """The compiled train_chunk(state, num_updates), which takes its state over, and evaluate(params, keys, epsilon)."""
+    """The compiled train_chunk(state, num_updates), which takes its state over, and evaluate(params, keys, policy)."""
     train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
     evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
     train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
-    return train_chunk, evaluate.lower(state.params, eval_keys, 0.0).compile()
+    return train_chunk, evaluate.lower(state.params, eval_keys, POLICIES["greedy"]).compile()
 
 
 def main(args: Args) -> Path:
@@ -1154,9 +1175,9 @@ def main(args: Args) -> Path:
         records.scalar("charts/compile_seconds", compile_seconds, step)
         keys_at = over_seeds(jax.random.fold_in, args, (0, None))  # an evaluation's key depends on its step alone
 
-        def record_evaluation(policy: str, epsilon: float) -> None:
+        def record_evaluation(policy: str) -> None:
             began = time.perf_counter()
-            episodes = waited(evaluate, state.params, keys_at(eval_keys, step), epsilon)
+            episodes = waited(evaluate, state.params, keys_at(eval_keys, step), POLICIES[policy])
             records.evaluation(step, policy, episodes, time.perf_counter() - began)
 
         # evaluations and checkpoints fall on one grid, so that a stop between its points does not move them
@@ -1165,7 +1186,7 @@ def main(args: Args) -> Path:
         bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
         with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
             if not stop and not records.returns("random")[0].size:
-                record_evaluation("random", 1.0)
+                record_evaluation("random")
             while step < args.total_timesteps and not stop and not records.reached_target():
                 before = step - step % grid
                 goal = min(before + grid, args.total_timesteps)
@@ -1174,13 +1195,13 @@ def main(args: Args) -> Path:
                 train_seconds += seconds
                 log_point(records, sums, step, seconds, bar)
                 if step == goal and is_due(args.eval_every, before, step):
-                    record_evaluation("greedy", 0.0)
+                    record_evaluation("greedy")
                 records.flush()  # before the checkpoint, so that what it goes on from is on disk
                 if step == goal and is_due(args.checkpoint_every, before, step):
                     save_checkpoint(records.folder, step, state)
                     saved_at = step
             if not stop and step not in records.returns("greedy")[0]:
-                record_evaluation("greedy", 0.0)
+                record_evaluation("greedy")
         if saved_at != step:
             save_checkpoint(records.folder, step, state)
         if not stop:

@@ -1,0 +1,1089 @@
+"""PPO for continuous actions, on vectors, with observations and rewards normalised.
+
+Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347
+Run:   python ppo_continuous_action.py --env-id Pendulum-v1
+Page:  docs/ppo_continuous_action.md
+
+Shapes: T steps of a rollout, E environments, B steps of a minibatch, A numbers of an action, H hidden; time first.
+`terminated[t]` and `truncated[t]` follow `action[t]`.
+"""
+
+import ast
+import contextlib
+import csv
+import dataclasses
+import difflib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import distrax
+import flax.linen as nn
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import tyro
+from flax import struct
+from gymnax.environments import spaces
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tqdm import tqdm
+
+SCRIPT = Path(__file__).stem
+MAX_INT = 2**31 - 1
+SAMPLE, GREEDY, RANDOM = range(3)  # policies: the agent's own, its mean action, uniform
+POLICIES = {"random": RANDOM, "greedy": GREEDY}
+WAITER = ThreadPoolExecutor(1)
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    env_id: str = "Pendulum-v1"
+    """id of the environment: any of gymnax with Box actions"""
+    env_params: tuple[str, ...] = ()
+    """fields of the environment's parameters to replace, as NAME=VALUE ..."""
+    seed: int = 0
+    """seed of the first agent"""
+    num_seeds: int = 1
+    """agents trained together, with seeds SEED, SEED + 1, ..."""
+    total_timesteps: int = 1_000_000
+    """environment steps of each agent, rounded up to whole updates"""
+    learning_rate: float = 3e-4
+    """learning rate of Adam"""
+    anneal_lr: bool = True
+    """bring the learning rate linearly to zero over the training"""
+    num_envs: int = 32
+    """parallel environments"""
+    num_steps: int = 128
+    """steps of each environment in one rollout"""
+    num_minibatches: int = 8
+    """minibatches of a rollout; each holds NUM_ENVS * NUM_STEPS / NUM_MINIBATCHES steps"""
+    update_epochs: int = 4
+    """passes over a rollout"""
+    gamma: float = 0.99
+    """discount"""
+    gae_lambda: float = 0.95
+    """lambda of generalised advantage estimation"""
+    norm_obs: bool = True
+    """give the network observations of running mean 0 and variance 1, clipped at 10"""
+    norm_reward: bool = True
+    """learn from rewards divided by the running deviation of their discounted sums, clipped at 10"""
+    norm_adv: bool = True
+    """normalise the advantages of each minibatch"""
+    clip_coef: float = 0.2
+    """the probability of an action may change by this factor before its gradient is cut"""
+    clip_vloss: bool = True
+    """cut the value loss where the value has moved by more than CLIP_COEF"""
+    ent_coef: float = 0.0
+    """weight of the entropy bonus"""
+    vf_coef: float = 0.5
+    """weight of the value loss"""
+    max_grad_norm: float = 0.5
+    """gradients are scaled down to this global norm"""
+    target_kl: float | None = None
+    """no more epochs for a rollout once the policy has moved by this approximate KL divergence"""
+    hidden_size: int = 64
+    """width of the two hidden layers"""
+    precision: str = "float32"
+    """matrix products in float32 or bfloat16; parameters stay in float32"""
+    exp_name: str = SCRIPT
+    """name of the experiment in the run folder's name"""
+    run_dir: str = "runs"
+    """folder that receives the run folder"""
+    log_every: int = 5_000
+    """steps between two points of the training curves"""
+    eval_every: int = 50_000
+    """steps between two evaluations of the greedy policy; 0: only at the end"""
+    eval_episodes: int = 32
+    """complete episodes of one evaluation"""
+    target_return: float | None = None
+    """stop early when two evaluations in a row reach this mean return in every seed"""
+    checkpoint_every: int = 50_000
+    """steps between two checkpoints; 0: only at the end"""
+    resume: str = ""
+    """run folder to continue from its last checkpoint"""
+
+    @property
+    def batch_size(self) -> int:
+        """Steps of one rollout over all environments of a seed, T * E."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def num_updates(self) -> int:
+        """Rollouts of the whole training."""
+        return -(-self.total_timesteps // self.batch_size)
+
+    def checked(self) -> "Args":
+        """These arguments with `total_timesteps` rounded up to whole updates.
+
+        Raises:
+            UserError: with the flag to change and what to change it to, before anything is compiled or written.
+        """
+        counts = "num_seeds total_timesteps num_envs num_steps num_minibatches update_epochs hidden_size log_every"
+        limits = dict.fromkeys([*counts.split(), "eval_episodes"], (1, MAX_INT))
+        limits |= {"seed": (0, MAX_INT - self.num_seeds), "eval_every": (0, MAX_INT), "checkpoint_every": (0, MAX_INT)}
+        limits |= dict.fromkeys("gamma gae_lambda learning_rate".split(), (0, 1))
+        limits |= {"clip_coef": (1e-6, MAX_INT), "ent_coef": (0, MAX_INT), "vf_coef": (0, MAX_INT)}
+        limits |= {"max_grad_norm": (1e-6, MAX_INT), "target_kl": (1e-6, MAX_INT)}
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                allowed = f"{low} or more" if high == MAX_INT else f"a number from {low} to {high}"
+                raise UserError(f"{flag(name)} {value}: use {allowed}")
+        if self.batch_size % self.num_minibatches:
+            divisors = ", ".join(str(n) for n in range(1, self.batch_size + 1) if self.batch_size % n == 0)
+            both = f"--num-minibatches {self.num_minibatches} does not divide NUM_ENVS * NUM_STEPS = {self.batch_size}"
+            raise UserError(f"{both}: use one of {divisors}")
+        if self.precision not in ("float32", "bfloat16"):
+            raise UserError(f"--precision {self.precision!r} is unknown: use one of float32, bfloat16")
+        if not self.exp_name or "/" in self.exp_name:
+            raise UserError(f"--exp-name {self.exp_name!r} becomes part of a folder's name: use a word without /")
+        if self.target_return is not None and not (math.isfinite(self.target_return) and self.eval_every):
+            raise UserError(f"--target-return {self.target_return}: use a finite number, and an --eval-every above 0")
+        env, env_params = make_env(self)
+        actions, observations = env.action_space(env_params), env.observation_space(env_params)
+        if not isinstance(actions, spaces.Box):
+            raise UserError(f"--env-id {self.env_id} has {type(actions).__name__} actions: use one with Box ones")
+        network = make_network(self, observations, math.prod(actions.shape))
+        params = jax.eval_shape(functools.partial(init_params, network, observations), jax.random.key(0))
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        if size > MAX_PARAMS:
+            what = f"--hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
+            raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
+        return dataclasses.replace(self, total_timesteps=self.num_updates * self.batch_size)
+
+
+def flag(name: str) -> str:
+    """The command line's spelling of a field of `Args`."""
+    return "--" + name.replace("_", "-")
+
+
+@functools.lru_cache
+def make_env(args: Args):
+    """The environment and its parameters, `--env-params` replaced. Raises UserError on anything unknown."""
+    known = gymnax.registered_envs
+    if args.env_id not in known:
+        like = difflib.get_close_matches(args.env_id, known, 3, 0.4) or sorted(known)
+        raise UserError(f"--env-id {args.env_id!r} is unknown: did you mean {' or '.join(like)}?")
+    env, env_params = gymnax.make(args.env_id)
+    fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
+    for item in args.env_params:
+        name, _, text = item.partition("=")
+        if name not in fields:
+            raise UserError(f"--env-params {item!r}: {args.env_id} has no such parameter; it has {', '.join(fields)}")
+        try:
+            env_params = env_params.replace(**{name: read_like(fields[name], text)})
+        except (ValueError, SyntaxError, TypeError):
+            kind = type(fields[name]).__name__
+            raise UserError(f"--env-params {item!r}: write {name} like {fields[name]}, its {kind} now") from None
+    return env, env_params
+
+
+def read_like(old: Any, text: str) -> Any:
+    """What `text` writes as a Python literal, if it is of the type and shape of `old`; else a ValueError."""
+    new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind")
+    if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
+        raise ValueError
+    return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
+
+
+# ----------------------------------------------------------------------------------------------------------- network
+
+
+MAX_PARAMS = 50_000_000
+
+
+def leaf_name(path) -> str:
+    """A leaf's place in its tree, as "layers.0.gate.weight"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+@struct.dataclass
+class Moments:
+    """Running mean and variance of so many samples."""
+
+    mean: jax.Array
+    var: jax.Array
+    count: jax.Array
+
+    @classmethod
+    def fresh(cls, shape: tuple[int, ...]) -> "Moments":
+        """Mean 0 and variance 1, soon forgotten: they weigh as much as a ten-thousandth of a sample."""
+        return cls(mean=jnp.zeros(shape), var=jnp.ones(shape), count=jnp.float32(1e-4))
+
+    def updated(self, x: jax.Array) -> "Moments":
+        """With the samples x[N, ...] (Chan et al. 1979, the parallel algorithm)."""
+        count = self.count + x.shape[0]
+        weight = x.shape[0] / count
+        delta = x.mean(axis=0) - self.mean
+        var = (1 - weight) * self.var + weight * x.var(axis=0) + weight * (1 - weight) * delta**2
+        return Moments(mean=self.mean + weight * delta, var=var, count=count)
+
+
+@struct.dataclass
+class Output:
+    """What the network says of each observation: mean[T, B, A], log_std[A] of the action, value[T, B], float32."""
+
+    mean: jax.Array
+    log_std: jax.Array
+    value: jax.Array
+
+
+class Tower(nn.Module):
+    """Two hidden layers and a linear head: x[T, B, F] -> [T, B, outputs]."""
+
+    args: Args
+    outputs: int
+    scale: float  # of the head's weights at the start
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        dtype, orthogonal = jnp.dtype(self.args.precision), nn.initializers.orthogonal
+        for _ in range(2):
+            x = nn.tanh(nn.Dense(self.args.hidden_size, dtype=dtype, kernel_init=orthogonal(math.sqrt(2)))(x))
+        return nn.Dense(self.outputs, dtype=dtype, kernel_init=orthogonal(self.scale))(x).astype(jnp.float32)
+
+
+class ActorCritic(nn.Module):
+    """Two towers that share nothing but the normalised observation: one gives the policy, the other the value.
+
+    What normalises the observations is among the network's variables, so that it is wherever the parameters are.
+    """
+
+    args: Args
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> Output:
+        x = obs.reshape(*obs.shape[:2], -1).astype(jnp.float32)
+        moments = self.variable("moments", "obs", Moments.fresh, x.shape[2:]).value
+        if self.args.norm_obs:
+            x = jnp.clip((x - moments.mean) / jnp.sqrt(moments.var + 1e-8), -10, 10)
+        mean = Tower(self.args, self.num_actions, scale=0.01, name="actor")(x)
+        value = Tower(self.args, 1, scale=1.0, name="critic")(x)[..., 0]
+        log_std = self.param("log_std", nn.initializers.zeros, (self.num_actions,))
+        return Output(mean=mean, log_std=log_std, value=value)
+
+
+def make_network(args: Args, observation_space, num_actions: int) -> ActorCritic:
+    """The network that these arguments describe; an action has `num_actions` numbers."""
+    return ActorCritic(args, num_actions)
+
+
+def initial_carry(network: ActorCritic, batch: int) -> Any:
+    """Nothing: this network remembers nothing."""
+    return ()
+
+
+def forward(network: ActorCritic, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
+    """Reads obs[T, B, ...]: (carry, Output). What only a memory needs is taken, and plays no part."""
+    return carry, network.apply(params, obs)
+
+
+def init_params(network: ActorCritic, observation_space, key: jax.Array):
+    """Fresh parameters ("params") and moments of the observations ("moments"), float32."""
+    obs = jnp.zeros((1, 1, *observation_space.shape), observation_space.dtype)
+    return network.init(key, obs)
+
+
+# --------------------------------------------------------------------------------------------------------- algorithm
+
+
+def policy_of(output: Output):
+    """The distribution of actions [..., A]: independent normals."""
+    return distrax.MultivariateNormalDiag(output.mean, jnp.broadcast_to(jnp.exp(output.log_std), output.mean.shape))
+
+
+def choose(key: jax.Array, output: Output, policy: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """Actions [E, A] of a policy (SAMPLE, GREEDY or RANDOM); they may lie outside of low[A] and high[A]."""
+    sample_key, random_key = jax.random.split(key)
+    sample = policy_of(output).sample(seed=sample_key)
+    uniform = jax.random.uniform(random_key, output.mean.shape, minval=low, maxval=high)
+    return jnp.select([policy == SAMPLE, policy == GREEDY], [sample, output.mean], uniform)
+
+
+def discounted_sums(rollout: "Transition", before: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
+    """S_t = r_t + gamma S_{t-1} from S_{-1} = `before`[E], anew in each episode: (what goes on [E], S[T, E])."""
+
+    def forward_in_time(last, now):
+        reward, done = now
+        this = reward + gamma * last
+        return jnp.where(done, 0.0, this), this
+
+    return jax.lax.scan(forward_in_time, before, (rollout.reward, rollout.terminated | rollout.truncated))
+
+
+def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: float) -> jax.Array:
+    """Generalised advantage estimates [T, E] of a rollout (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
+
+    A_t = d_t + gamma lambda (1 - done_t) A_{t+1} with d_t = r_t + gamma (1 - terminated_t) v_t - V(s_t), where v_t is
+    next_value[t] = V(s_{t+1}), or `final_value` after a truncated step; 0 after the last step.
+    """
+    value = jnp.where(rollout.truncated, rollout.final_value, next_value)
+    delta = rollout.reward + gamma * jnp.where(rollout.terminated, 0.0, value) - rollout.value
+
+    def backward(next_advantage, now):
+        delta, done = now
+        advantage = delta + gamma * gae_lambda * jnp.where(done, 0.0, next_advantage)
+        return advantage, advantage
+
+    done = rollout.terminated | rollout.truncated
+    return jax.lax.scan(backward, jnp.zeros_like(delta[0]), (delta, done), reverse=True)[1]
+
+
+def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
+    """The clipped objective of Schulman et al. 2017, means over [T, B], and what is logged of it.
+
+    `advantage` and `target` (of the value) are those of the rollout. The estimates of the KL divergence from the old to
+    the new policy are Schulman's, http://joschu.net/blog/kl-approx.html.
+    """
+    distribution = policy_of(output)
+    log_ratio = distribution.log_prob(batch.action) - batch.log_prob
+    ratio = jnp.exp(log_ratio)
+    if args.norm_adv:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    clipped = jnp.clip(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
+    policy_loss = -jnp.minimum(advantage * ratio, advantage * clipped).mean()
+    error = jnp.square(output.value - target)
+    if args.clip_vloss:
+        near = batch.value + jnp.clip(output.value - batch.value, -args.clip_coef, args.clip_coef)
+        error = jnp.maximum(error, jnp.square(near - target))
+    value_loss = 0.5 * error.mean()
+    entropy = distribution.entropy().mean()
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "old_approx_kl": -log_ratio.mean(),
+        "approx_kl": (ratio - 1 - log_ratio).mean(),
+        "clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean(),
+    }
+    return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, metrics
+
+
+def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
+    """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; nan for a constant target."""
+    return 1 - (target - value).var() / target.var()
+
+
+def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
+    """Learning rate of a rollout; `update` counts the rollouts before it."""
+    return args.learning_rate * (1 - update / args.num_updates if args.anneal_lr else 1.0)
+
+
+@struct.dataclass
+class Actor:
+    """Environments being played, [E, ...]."""
+
+    env_state: Any
+    obs: jax.Array
+    episode_return: jax.Array  # float32, of the episode under way
+    episode_length: jax.Array  # int32
+    key: jax.Array
+
+
+@struct.dataclass
+class Transition:
+    """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
+
+    obs: jax.Array
+    action: jax.Array
+    log_prob: jax.Array  # of the action
+    value: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_value: jax.Array  # of the observation that a truncated episode ended with, else 0
+    episode_return: jax.Array  # up to and with this step
+    episode_length: jax.Array
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that training goes on from."""
+
+    params: Any
+    opt_state: Any
+    actor: Actor
+    reward_sum: jax.Array  # [E], discounted, of the episodes under way
+    reward_moments: Moments  # of such sums
+    key: jax.Array
+    update: jax.Array  # int32, rollouts so far
+
+
+@struct.dataclass
+class Learner:
+    """What changes from one minibatch to the next, and whether learning from this rollout is over."""
+
+    params: Any
+    opt_state: Any
+    stopped: jax.Array
+
+
+def make_actor(args: Args):
+    """The network, begin(key, num_envs) -> Actor, act(params, actor, policy) -> (Actor, Transition, step's info)."""
+    env, env_params = make_env(args)
+    actions = env.action_space(env_params)
+    network = make_network(args, env.observation_space(env_params), math.prod(actions.shape))
+    low, high = (jnp.broadcast_to(bound, actions.shape) for bound in (actions.low, actions.high))
+
+    def begin(key: jax.Array, num_envs: int) -> Actor:
+        key, reset_key = jax.random.split(key)
+        obs, env_state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), env_params)
+        return Actor(
+            env_state=env_state,
+            obs=obs,
+            episode_return=jnp.zeros(num_envs),
+            episode_length=jnp.zeros(num_envs, jnp.int32),
+            key=key,
+        )
+
+    def read(params, obs):
+        _, output = forward(network, params, (), obs[None])
+        return jax.tree.map(lambda x: x[0], output)
+
+    def final_values(params, info, truncated):
+        """[E]: values of the observations that truncated episodes ended with; costs nothing where none did."""
+
+        def read_value(final):
+            return jnp.where(truncated, read(params, final).value, 0.0)
+
+        somewhere = truncated.any()
+        if args.num_seeds > 1:  # a predicate that differs between seeds would turn the cond into a select
+            somewhere = jax.lax.pmax(somewhere.astype(jnp.int32), "seed") > 0
+        return jax.lax.cond(somewhere, read_value, lambda _: jnp.zeros(truncated.shape), info["final_observation"])
+
+    def act(params, actor: Actor, policy) -> tuple[Actor, Transition, dict]:
+        key, action_key, step_key = jax.random.split(actor.key, 3)
+        output = read(params, actor.obs)
+        action = choose(action_key, output, policy, low.reshape(-1), high.reshape(-1))  # [E, A]
+        played = jnp.clip(action.reshape(-1, *actions.shape), low, high)
+        obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
+            jax.random.split(step_key, len(action)), actor.env_state, played, env_params
+        )
+        terminated = terminated.astype(bool)
+        truncated = truncated & ~terminated  # some gymnax ids set both: the natural end wins
+        done = terminated | truncated
+        transition = Transition(
+            obs=actor.obs,
+            action=action,
+            log_prob=policy_of(output).log_prob(action),
+            value=output.value,
+            reward=reward.astype(jnp.float32),
+            terminated=terminated,
+            truncated=truncated,
+            final_value=final_values(params, info, truncated),
+            episode_return=actor.episode_return + reward,
+            episode_length=actor.episode_length + 1,
+        )
+        actor = Actor(
+            env_state=env_state,
+            obs=obs,
+            episode_return=jnp.where(done, 0, transition.episode_return),
+            episode_length=jnp.where(done, 0, transition.episode_length),
+            key=key,
+        )
+        return actor, transition, info
+
+    return network, begin, act
+
+
+def make_train(args: Args):
+    """The pure functions init(key) -> TrainState and train_chunk(state, num_updates) -> (TrainState, metrics).
+
+    The metrics are sums over the updates; `num_updates` is traced, so that one program serves chunks of every length.
+    With several seeds map both over a leading axis named "seed" (`over_seeds`).
+    """
+    env, env_params = make_env(args)
+    network, begin, act = make_actor(args)
+    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5))
+
+    def init(key: jax.Array) -> TrainState:
+        key, network_key, actor_key = jax.random.split(key, 3)
+        params = init_params(network, env.observation_space(env_params), network_key)
+        return TrainState(
+            params=params,
+            opt_state=optimizer.init(params["params"]),
+            actor=begin(actor_key, args.num_envs),
+            reward_sum=jnp.zeros(args.num_envs),
+            reward_moments=Moments.fresh(()),
+            key=key,
+            update=jnp.int32(0),
+        )
+
+    def loss(weights, moments, batch: Transition, advantage, target):
+        """`ppo_loss` of a minibatch [1, B]."""
+        _, output = forward(network, {"params": weights, "moments": moments}, (), batch.obs)
+        return ppo_loss(args, output, batch, advantage, target)
+
+    def update(state: TrainState) -> tuple[TrainState, dict]:
+        rollout_step = lambda actor, _: act(state.params, actor, SAMPLE)[:2]  # noqa: E731
+        actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
+        _, output = forward(network, state.params, (), actor.obs[None])
+        reward_sum, sums = discounted_sums(rollout, state.reward_sum, args.gamma)
+        reward_moments = state.reward_moments.updated(sums.reshape(-1))
+        if args.norm_reward:
+            scaled = jnp.clip(rollout.reward / jnp.sqrt(reward_moments.var + 1e-8), -10, 10)
+            rollout = rollout.replace(reward=scaled)
+        next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]
+        advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
+        target = advantage + rollout.value
+        learning_rate = learning_rate_at(args, state.update)
+        flat = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (rollout, advantage, target))  # [1, T * E, ...]
+
+        def minibatch(learner: Learner, steps):
+            """One gradient step on the steps[B] of the rollout."""
+            batch = jax.tree.map(lambda x: x[:, steps], flat)
+            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(
+                learner.params, state.params["moments"], *batch
+            )
+            updates, opt_state = optimizer.update(grads, learner.opt_state)
+            params = optax.apply_updates(learner.params, jax.tree.map(lambda x: -learning_rate * x, updates))
+            learned |= {"grad_norm": optax.tree.norm(grads)}
+            return learner.replace(params=params, opt_state=opt_state), learned
+
+        def epoch(learner: Learner, batches):
+            """A pass over all minibatches; nothing is learned once the policy has moved too far."""
+            after, learned = jax.lax.scan(minibatch, learner, batches)
+            learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
+            if args.target_kl is None:
+                return after, learned
+            learned = jax.tree.map(lambda x: jnp.where(learner.stopped, 0.0, x), learned)
+            after = jax.tree.map(functools.partial(jnp.where, learner.stopped), learner, after)
+            moved = learned["approx_kl"] / args.num_minibatches > args.target_kl
+            return after.replace(stopped=learner.stopped | moved), learned
+
+        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
+        orders = [jax.random.permutation(epoch_key, args.batch_size) for epoch_key in epoch_keys]
+        batches = jnp.stack(orders).reshape(args.update_epochs, args.num_minibatches, -1)
+        learner = Learner(params=state.params["params"], opt_state=state.opt_state, stopped=jnp.bool_(False))
+        learner, learned = jax.lax.scan(epoch, learner, batches)
+        done = rollout.terminated | rollout.truncated
+        metrics = jax.tree.map(jnp.sum, learned) | {
+            "explained_variance": explained_variance(rollout.value, target),
+            "updates": jnp.int32(1),
+            "episodes": done.sum(dtype=jnp.int32),
+            "episodic_return": (done * rollout.episode_return).sum(),
+            "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
+        }
+        # the new moments count from the next rollout on: the old policy's probabilities are those of the old ones
+        obs = rollout.obs.reshape(args.batch_size, -1).astype(jnp.float32)
+        moments = {"obs": state.params["moments"]["obs"].updated(obs)}
+        state = TrainState(
+            params={"params": learner.params, "moments": moments},
+            opt_state=learner.opt_state,
+            actor=actor,
+            reward_sum=reward_sum,
+            reward_moments=reward_moments,
+            key=key,
+            update=state.update + 1,
+        )
+        return state, metrics
+
+    def train_chunk(state: TrainState, num_updates: jax.Array) -> tuple[TrainState, dict]:
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(update, state)[1])
+
+        def body(_, total):
+            state, metrics = update(total[0])
+            return state, jax.tree.map(jnp.add, total[1], metrics)
+
+        return jax.lax.fori_loop(0, num_updates, body, (state, zero))
+
+    return init, train_chunk
+
+
+@struct.dataclass
+class Evaluation:
+    """Returns and lengths [K] of the first episodes of K environments, and whether they are over."""
+
+    actor: Actor
+    returns: jax.Array
+    lengths: jax.Array
+    over: jax.Array
+
+
+def make_evaluate(args: Args):
+    """The pure function evaluate(params, key, policy) -> Evaluation of `eval_episodes` complete episodes.
+
+    `policy` is one of the values of POLICIES.
+    """
+    _, begin, act = make_actor(args)
+
+    def step(params, policy, now: Evaluation) -> Evaluation:
+        actor, transition, _ = act(params, now.actor, policy)
+        return Evaluation(
+            actor=actor,
+            returns=jnp.where(now.over, now.returns, transition.episode_return),
+            lengths=jnp.where(now.over, now.lengths, transition.episode_length),
+            over=now.over | transition.terminated | transition.truncated,
+        )
+
+    def evaluate(params, key: jax.Array, policy) -> Evaluation:
+        actor = begin(key, args.eval_episodes)
+        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, jnp.zeros(args.eval_episodes, bool))
+        return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, policy), nothing)
+
+    return evaluate
+
+
+def over_seeds(function, args: Args, in_axes=0):
+    """`function` mapped over a leading seed axis; a single seed has none, so that its program is the plain one."""
+    return jax.vmap(function, in_axes=in_axes, axis_name="seed") if args.num_seeds > 1 else function
+
+
+# -------------------------------------------------------------------------------------------------- run and checkpoints
+
+
+EVAL_COLUMNS = (
+    *("global_step", "seed", "env_id", "partial_obs", "policy", "episodes"),
+    *("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds"),
+)
+LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "grad_norm")
+MAY_DIFFER = ("log_every", "eval_every", "checkpoint_every", "capture_video", "run_dir", "resume")  # on resuming
+
+
+PACKAGES = "jax jaxlib flax gymnax distrax optax orbax-checkpoint numpy tyro tensorboard"
+
+
+def run_name(args: Args) -> str:
+    """What a run folder's name begins with: environment, twin, experiment, memory, seed."""
+    return f"{args.env_id}__full__{args.exp_name}__none__{args.seed}"
+
+
+def make_run_folder(args: Args) -> Path:
+    """A new folder with `args.json`: the arguments and what they ran on. An existing one is never touched."""
+    name = f"{run_name(args)}__{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in range(1, 1000):
+        folder = Path(args.run_dir) / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"--run-dir {args.run_dir}: {error.strerror}") from None
+    about = {
+        "script": SCRIPT,
+        "args": dataclasses.asdict(args),
+        "versions": {"python": sys.version.split()[0]} | {p: importlib.metadata.version(p) for p in PACKAGES.split()},
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "git_commit": git_commit(),
+    }
+    (folder / "args.json").write_text(json.dumps(about, indent=2))
+    return folder
+
+
+def git_commit() -> str | None:
+    """The commit that this script was run from, with "-dirty" if a tracked file differs; None outside of git."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with contextlib.suppress(OSError):
+        return (
+            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() or None
+        )
+
+
+def read_args(folder: str | Path) -> Args:
+    """The arguments a run was started with. Raises UserError when the folder holds no run of this script."""
+    try:
+        about = json.loads((Path(folder) / "args.json").read_text())
+        script, saved = about["script"], about["args"]
+        args = Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
+    if script != SCRIPT:
+        raise UserError(f"{folder} was made by {script}.py: use that script")
+    return args
+
+
+def named_arrays(state: TrainState) -> dict[str, np.ndarray]:
+    """The state as flat, named host arrays: keys as their data, no arrays of size zero (orbax refuses them)."""
+    plain = jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state)
+    named = jax.tree_util.tree_flatten_with_path(jax.device_get(plain))[0]
+    return {leaf_name(path): leaf for path, leaf in named if leaf.size}
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a checkpoint, by its path in the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("sha256."))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManager:
+    """Keeps the last three checkpoints of a run folder; unless only reading, clears away unfinished ones."""
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=3, enable_async_checkpointing=False, cleanup_tmp_directories=not reading
+    )
+    return ocp.CheckpointManager(Path(folder).resolve() / "checkpoints", options=options)
+
+
+def save_checkpoint(folder: Path, step: int, state: TrainState) -> None:
+    """Writes `checkpoints/{step}/`; it counts from the moment its digests are there, which come last."""
+    with checkpoint_manager(folder, reading=False) as manager:
+        manager.save(step, args=ocp.args.StandardSave(named_arrays(state)), force=True)
+    checkpoint = folder / "checkpoints" / str(step)
+    draft = checkpoint / "sha256.tmp"
+    draft.write_text(json.dumps(file_digests(checkpoint)))
+    draft.rename(checkpoint / "sha256.json")
+
+
+def is_sound(checkpoint: Path) -> bool:
+    """Whether a checkpoint is complete and unaltered."""
+    try:
+        return json.loads((checkpoint / "sha256.json").read_text()) == file_digests(checkpoint)
+    except (OSError, ValueError):
+        return False
+
+
+def restore_checkpoint(folder: str | Path, args: Args, step: int | None = None) -> tuple[int, TrainState]:
+    """The last sound checkpoint of a run (or that of `step`): its step and its state. Raises UserError without one."""
+    folders = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit()]
+    for checkpoint in sorted(folders, key=lambda path: int(path.name), reverse=True):
+        if step not in (None, int(checkpoint.name)):
+            continue
+        if is_sound(checkpoint):
+            step = int(checkpoint.name)
+            break
+        print(f"checkpoint {checkpoint} is incomplete or damaged: passing over it", file=sys.stderr)
+    else:
+        raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
+    with checkpoint_manager(folder, reading=True) as manager:
+        arrays = manager.restore(step, args=ocp.args.StandardRestore())
+
+    def restored(path, like):
+        if not math.prod(like.shape) and not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+            return jnp.zeros(like.shape, like.dtype)
+        array = arrays.get(leaf_name(path))
+        is_key = array is not None and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+        array = jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
+        if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
+            raise UserError(
+                f"{folder}: {leaf_name(path)} is not as this {SCRIPT}.py has it: use the one that made the run"
+            )
+        return jnp.asarray(array)
+
+    init, _ = make_train(args)
+    template = jax.eval_shape(over_seeds(init, args), make_keys(args)[0])
+    return step, jax.tree_util.tree_map_with_path(restored, template)
+
+
+def load_run(folder: str | Path, step: int | None = None) -> tuple[Args, Any]:
+    """Arguments and parameters of a run, from its last sound checkpoint or that of `step`; for the analysis scripts.
+
+    With several seeds the parameters have a leading seed axis.
+    """
+    args = read_args(folder)
+    return args, restore_checkpoint(folder, args, step)[1].params
+
+
+def make_keys(args: Args) -> tuple[jax.Array, jax.Array]:
+    """Keys of training and of evaluation, with a leading seed axis if there are several."""
+
+    def both(seed):
+        train_key, eval_key = jax.random.split(jax.random.key(seed))
+        return train_key, eval_key
+
+    return over_seeds(both, args)(args.seed + jnp.arange(args.num_seeds) if args.num_seeds > 1 else args.seed)
+
+
+class Records:
+    """TensorBoard events and `eval.csv` of a run folder; a run that goes on from `step` loses what came after it."""
+
+    def __init__(self, folder: Path, args: Args, step: int | None = None):
+        self.folder, self.args = folder, args
+        seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
+        # the first is of the mean over the seeds; unlike other writers, TensorBoard's own has a flush that waits
+        self.writers = [EventFileWriter(str(path)) for path in (folder, *(folder / f"seed_{seed}" for seed in seeds))]
+        for writer in self.writers if step is not None else ():
+            writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+        path = folder / "eval.csv"
+        rows = csv.DictReader(path.read_text().splitlines()) if step is not None and path.exists() else ()
+        self.evaluations = [row for row in rows if int(row["global_step"]) <= step]
+        self.write_evaluations()
+
+    def write_evaluations(self) -> None:
+        draft = self.folder / "eval.csv.tmp"
+        with draft.open("w", newline="") as file:
+            table = csv.DictWriter(file, EVAL_COLUMNS)
+            table.writeheader()
+            table.writerows(self.evaluations)
+        draft.rename(self.folder / "eval.csv")
+
+    def text(self, tag: str, markdown: str) -> None:
+        self.writers[0].add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
+
+    def scalar(self, tag: str, values, step: int) -> float:
+        """A point of every seed and of their mean, which is returned; a NaN is no point."""
+        values = np.atleast_1d(values).astype(float)
+        told = values[~np.isnan(values)]
+        mean = told.mean() if told.size else math.nan
+        for writer, value in zip(self.writers, (mean, *values), strict=False):
+            if not np.isnan(value):
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        return mean
+
+    def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
+        """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
+        returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
+        partial_obs = getattr(self.args, "partial_obs", False)
+        for i in range(self.args.num_seeds):
+            row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]
+            numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
+            row += [float(number) for number in numbers]
+            self.evaluations.append(dict(zip(EVAL_COLUMNS, map(str, row), strict=True)))
+        self.write_evaluations()
+        if policy == "greedy":
+            self.scalar("eval/episodic_return", returns.mean(axis=1), step)
+        say(f"step {step}  {policy} policy: return {returns.mean():.3f} over {returns.size} episodes")
+
+    def returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
+        """A policy's evaluations so far: global steps [N] and mean returns [N, seeds]."""
+        rows = [row for row in self.evaluations if row["policy"] == policy]
+        steps, means = (np.array([float(row[name]) for row in rows]) for name in ("global_step", "return_mean"))
+        return steps[:: self.args.num_seeds], means.reshape(-1, self.args.num_seeds)
+
+    def reached_target(self) -> bool:
+        """Whether the last two evaluations of the greedy policy reached the target return in every seed."""
+        _, means = self.returns("greedy")
+        target = self.args.target_return
+        return target is not None and len(means) > 1 and bool((means[-2:] >= target).all())
+
+    def flush(self) -> None:
+        for writer in self.writers:
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+def say(line: str) -> None:
+    """Prints a line, above the progress bar if there is one."""
+    tqdm.write(line)
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def stop_signals():
+    """Within it Ctrl-C and SIGTERM are only noted, in the list it gives; a second one ends the process at once."""
+    received = []
+
+    def note(number, _frame):
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        os.write(2, b"\nstopping at the end of this chunk; once more stops at once\n")  # print may be interrupted here
+
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def waited(function, *args):
+    """`function(*args)`, run to its end in another thread: Python hears no signal while the main one is in XLA."""
+    return WAITER.submit(lambda: jax.block_until_ready(function(*args))).result()
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def draw_curve(records: Records) -> None:
+    """`curve.png` in the run folder: greedy return over steps for every seed, and the random policy's."""
+    from matplotlib.figure import Figure  # here, since it takes half a second to import
+
+    args = records.args
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    steps, means = records.returns("greedy")
+    for i in range(args.num_seeds):
+        axes.plot(steps, means[:, i], marker="o", label=f"greedy, seed {args.seed + i}")
+    axes.axhline(records.returns("random")[1].mean(), color="gray", linestyle="--", label="random policy")
+    axes.set_title(records.folder.resolve().name.rpartition("__")[0].replace("__", " · "), fontsize=10)
+    axes.set(xlabel="environment steps", ylabel=f"return, mean of {args.eval_episodes} episodes", xlim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(records.folder / "curve.png", dpi=150)
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def parse_args(argv: list[str]) -> Args:
+    """Checked arguments of a command line; `--resume RUN` starts from that run's own.
+
+    Raises:
+        UserError: see `Args.checked`; also when an argument differs from the run that is to be resumed.
+    """
+    args = saved = tyro.cli(Args, args=argv, description=__doc__)
+    if args.resume:
+        saved = read_args(args.resume)
+        args = tyro.cli(Args, args=argv, default=saved)
+    args = args.checked()
+    fields = [field.name for field in dataclasses.fields(Args) if field.name not in MAY_DIFFER]
+    differing = [name for name in fields if getattr(args, name) != getattr(saved, name)]
+    if args.resume and differing:
+        was = ", ".join(f"{flag(name)} {getattr(saved, name)}" for name in differing)
+        raise UserError(f"{args.resume} was started with {was}, which cannot change on the way: leave it as it was")
+    return args
+
+
+def is_due(cadence: int, before: int, step: int) -> bool:
+    """Whether a multiple of the cadence lies in (before, step]; a cadence of 0 never is."""
+    return cadence > 0 and step // cadence > before // cadence
+
+
+def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, dict, float]:
+    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds."""
+    totals, seconds, done = None, 0.0, 0
+    while done < updates and (totals is None or not stop):
+        some = min(updates - done, max(1, int(5 * done / seconds))) if done else 1
+        began = time.perf_counter()
+        state, metrics = waited(train_chunk, state, jnp.int32(some))
+        seconds += time.perf_counter() - began
+        totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
+        done += some
+    return state, totals, seconds
+
+
+def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm) -> None:
+    """A point of every training curve from the sums since the last one; the progress bar, or a line for a log file."""
+    args, sums = records.args, jax.tree.map(np.asarray, sums)
+    update = step // args.batch_size - 1  # the last one done
+    episodes = np.where(sums["episodes"] > 0, sums["episodes"], math.nan)
+    values = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
+    values |= {"losses/explained_variance": sums["explained_variance"] / sums["updates"]}
+    values |= {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
+    values |= {"charts/episodes": episodes, "charts/SPS": sums["updates"].sum() * args.batch_size / seconds}
+    values |= {"charts/learning_rate": learning_rate_at(args, update)}
+    means = {name: records.scalar(name, value, step) for name, value in values.items()}
+    speed, episodic_return = means["charts/SPS"], means["charts/episodic_return"]
+    told = "-" if math.isnan(episodic_return) else f"{episodic_return:.3f}"
+    bar.set_postfix({"SPS": round(speed), "return": told}, refresh=False)
+    bar.update(step - bar.n)
+    if bar.disable:
+        left = (args.total_timesteps - step) * args.num_seeds / speed
+        say(f"step {step}  SPS {speed:.0f}  return {told}  left {left:.0f} s")
+
+
+def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
+    """A new run folder, or the one to go on with: its records, global step and state."""
+    if not args.resume:
+        init, _ = make_train(args)
+        records = Records(make_run_folder(args), args)
+        table = "".join(f"|{name}|{value}|\n" for name, value in dataclasses.asdict(args).items())
+        records.text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
+        return records, 0, jax.jit(over_seeds(init, args))(train_keys)
+    step, state = restore_checkpoint(args.resume, args)
+    for checkpoint in Path(args.resume, "checkpoints").glob("*"):
+        if checkpoint.name.isdigit() and int(checkpoint.name) > step:  # damaged: out of the way, but kept
+            checkpoint.rename(checkpoint.with_name(f"damaged-{checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
+    return Records(Path(args.resume), args, step), step, state
+
+
+def compile_programs(args: Args, state: TrainState, eval_keys: jax.Array):
+    """The compiled train_chunk(state, num_updates), which takes its state over, and evaluate(params, keys, policy)."""
+    train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
+    evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
+    train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
+    return train_chunk, evaluate.lower(state.params, eval_keys, POLICIES["greedy"]).compile()
+
+
+def main(args: Args) -> Path:
+    """Trains, or goes on training, and returns the run folder.
+
+    Raises:
+        SystemExit: with 128 + its number when a signal ended the training; a checkpoint is saved before.
+    """
+    with stop_signals() as stop:
+        train_keys, eval_keys = make_keys(args)
+        records, step, state = begin_run(args, train_keys)
+        first_step, saved_at, train_seconds = step, step if args.resume else None, 0.0
+        say(f"{records.folder}: step {step} of {args.total_timesteps}; compiling ...")
+        began = time.perf_counter()
+        train_chunk, evaluate = waited(compile_programs, args, state, eval_keys)
+        compile_seconds = time.perf_counter() - began
+        records.scalar("charts/compile_seconds", compile_seconds, step)
+        keys_at = over_seeds(jax.random.fold_in, args, (0, None))  # an evaluation's key depends on its step alone
+
+        def record_evaluation(policy: str) -> None:
+            began = time.perf_counter()
+            episodes = waited(evaluate, state.params, keys_at(eval_keys, step), POLICIES[policy])
+            records.evaluation(step, policy, episodes, time.perf_counter() - began)
+
+        # evaluations and checkpoints fall on one grid, so that a stop between its points does not move them
+        grid = -(-args.log_every // args.batch_size) * args.batch_size
+        shape = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
+        bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
+        with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
+            if not stop and not records.returns("random")[0].size:
+                record_evaluation("random")
+            while step < args.total_timesteps and not stop and not records.reached_target():
+                before = step - step % grid
+                goal = min(before + grid, args.total_timesteps)
+                state, sums, seconds = run_updates(train_chunk, state, (goal - step) // args.batch_size, stop)
+                step += int(sums["updates"].max()) * args.batch_size
+                train_seconds += seconds
+                log_point(records, sums, step, seconds, bar)
+                if step == goal and is_due(args.eval_every, before, step):
+                    record_evaluation("greedy")
+                records.flush()  # before the checkpoint, so that what it goes on from is on disk
+                if step == goal and is_due(args.checkpoint_every, before, step):
+                    save_checkpoint(records.folder, step, state)
+                    saved_at = step
+            if not stop and step not in records.returns("greedy")[0]:
+                record_evaluation("greedy")
+        if saved_at != step:
+            save_checkpoint(records.folder, step, state)
+        if not stop:
+            draw_curve(records)
+        python = os.path.relpath(sys.executable)
+        if stop:
+            go_on = f"{python} {os.path.relpath(__file__)} --resume {records.folder}"
+            say(f"stopped at step {step}, saved in {records.folder}; to go on: {go_on}")
+            sys.exit(128 + stop[0])
+    speed = (step - first_step) * args.num_seeds / (train_seconds or math.inf)
+    greedy, random = records.returns("greedy")[1][-1].mean(), records.returns("random")[1].mean()
+    say(
+        f"run folder     {records.folder}\n"
+        f"greedy return  {greedy:.3f}, random policy {random:.3f}, {args.eval_episodes} episodes\n"
+        f"speed          {speed:.0f} steps/s, compiled in {compile_seconds:.0f} s\n"
+        f"TensorBoard    {python} -m tensorboard.main --logdir {records.folder}"
+    )
+    return records.folder
+
+
+if __name__ == "__main__":
+    try:
+        main(parse_args(sys.argv[1:]))
+    except UserError as error:
+        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,1089 @@
+"""PQN: Q-learning on parallel environments, without replay buffer or target network.
+
+Paper: Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", https://arxiv.org/abs/2407.04811
+Run:   python pqn_mlp.py --env-id CartPoleEasy
+Page:  docs/pqn_mlp.md
+
+Shapes: T steps of a rollout, E environments, B steps of a minibatch, A actions, H hidden; time first.
+`terminated[t]` and `truncated[t]` follow `action[t]`.
+"""
+
+import ast
+import contextlib
+import csv
+import dataclasses
+import difflib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import tyro
+from flax import struct
+from gymnax.environments import spaces
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tqdm import tqdm
+
+import popgym_arcade
+
+SCRIPT = Path(__file__).stem
+MAX_INT = 2**31 - 1
+MAX_FRAMES = 2_000  # of a GIF
+POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
+WAITER = ThreadPoolExecutor(1)
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    env_id: str = "CartPoleEasy"
+    """id of the environment: any of popgym_arcade or gymnax with discrete actions"""
+    partial_obs: bool = False
+    """play the partially observable twin (popgym_arcade ids only)"""
+    obs_size: int = 128
+    """side of the frame in pixels, 128 or 256 (popgym_arcade ids only)"""
+    env_params: tuple[str, ...] = ()
+    """fields of the environment's parameters to replace, as NAME=VALUE ..."""
+    seed: int = 0
+    """seed of the first agent"""
+    num_seeds: int = 1
+    """agents trained together, with seeds SEED, SEED + 1, ..."""
+    total_timesteps: int = 1_000_000
+    """environment steps of each agent, rounded up to whole updates"""
+    learning_rate: float = 5e-4
+    """learning rate of RAdam"""
+    anneal_lr: bool = True
+    """bring the learning rate linearly to zero over the training"""
+    num_envs: int = 32
+    """parallel environments"""
+    num_steps: int = 32
+    """steps of each environment in one rollout"""
+    num_minibatches: int = 8
+    """minibatches of a rollout; each holds NUM_ENVS * NUM_STEPS / NUM_MINIBATCHES steps"""
+    update_epochs: int = 2
+    """passes over a rollout"""
+    gamma: float = 0.99
+    """discount"""
+    q_lambda: float = 0.65
+    """lambda of the Q(lambda) returns"""
+    max_grad_norm: float = 10.0
+    """gradients are scaled down to this global norm"""
+    start_e: float = 1.0
+    """epsilon at the first step"""
+    end_e: float = 0.05
+    """epsilon after the exploration fraction"""
+    exploration_fraction: float = 0.4
+    """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
+    hidden_size: int = 256
+    """width of the two hidden layers"""
+    encoder: str = "patch"
+    """reader of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    precision: str = "float32"
+    """matrix products in float32 or bfloat16; parameters stay in float32"""
+    exp_name: str = SCRIPT
+    """name of the experiment in the run folder's name"""
+    run_dir: str = "runs"
+    """folder that receives the run folder"""
+    log_every: int = 5_000
+    """steps between two points of the training curves"""
+    eval_every: int = 50_000
+    """steps between two evaluations of the greedy policy; 0: only at the end"""
+    eval_episodes: int = 32
+    """complete episodes of one evaluation"""
+    target_return: float | None = None
+    """stop early when two evaluations in a row reach this mean return in every seed"""
+    checkpoint_every: int = 50_000
+    """steps between two checkpoints; 0: only at the end"""
+    capture_video: bool = False
+    """leave a GIF of one greedy episode in the run folder (popgym_arcade ids only)"""
+    resume: str = ""
+    """run folder to continue from its last checkpoint"""
+
+    @property
+    def batch_size(self) -> int:
+        """Steps of one rollout over all environments of a seed, T * E."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def num_updates(self) -> int:
+        """Rollouts of the whole training."""
+        return -(-self.total_timesteps // self.batch_size)
+
+    def checked(self) -> "Args":
+        """These arguments with `total_timesteps` rounded up to whole updates.
+
+        Raises:
+            UserError: with the flag to change and what to change it to, before anything is compiled or written.
+        """
+        counts = "num_seeds total_timesteps num_envs num_steps num_minibatches update_epochs hidden_size log_every"
+        limits = dict.fromkeys([*counts.split(), "eval_episodes"], (1, MAX_INT))
+        limits |= {"seed": (0, MAX_INT - self.num_seeds), "eval_every": (0, MAX_INT), "checkpoint_every": (0, MAX_INT)}
+        limits |= dict.fromkeys("gamma q_lambda start_e end_e exploration_fraction learning_rate".split(), (0, 1))
+        limits |= {"max_grad_norm": (1e-6, MAX_INT)}
+        for name, (low, high) in limits.items():
+            if not low <= getattr(self, name) <= high:
+                allowed = f"{low} or more" if high == MAX_INT else f"a number from {low} to {high}"
+                raise UserError(f"{flag(name)} {getattr(self, name)}: use {allowed}")
+        if self.batch_size % self.num_minibatches:
+            divisors = ", ".join(str(n) for n in range(1, self.batch_size + 1) if self.batch_size % n == 0)
+            both = f"--num-minibatches {self.num_minibatches} does not divide NUM_ENVS * NUM_STEPS = {self.batch_size}"
+            raise UserError(f"{both}: use one of {divisors}")
+        choices = {"encoder": ("patch", "paper"), "precision": ("float32", "bfloat16")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise UserError(f"{flag(name)} {getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
+        if not self.exp_name or "/" in self.exp_name:
+            raise UserError(f"--exp-name {self.exp_name!r} becomes part of a folder's name: use a word without /")
+        if self.target_return is not None and not (math.isfinite(self.target_return) and self.eval_every):
+            raise UserError(f"--target-return {self.target_return}: use a finite number, and an --eval-every above 0")
+        env, env_params = make_env(self)
+        actions, observations = env.action_space(env_params), env.observation_space(env_params)
+        if not isinstance(actions, spaces.Discrete):
+            raise UserError(f"--env-id {self.env_id} has {type(actions).__name__} actions: use one with Discrete ones")
+        if self.encoder == "paper" and is_pixels(observations) and observations.shape[:2] not in PAPER_LAYERS:
+            raise UserError("--encoder paper reads frames of 128 or 256 px: use --encoder patch")
+        if self.capture_video and not is_arcade(self):
+            raise UserError(f"--capture-video films popgym_arcade ids only: leave it out with {self.env_id}")
+        network = make_network(self, observations, actions.n)
+        params = jax.eval_shape(functools.partial(init_params, network, observations), jax.random.key(0))
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        if size > MAX_PARAMS:
+            what = f"--hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
+            raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
+        return dataclasses.replace(self, total_timesteps=self.num_updates * self.batch_size)
+
+
+def flag(name: str) -> str:
+    """The command line's spelling of a field of `Args`."""
+    return "--" + name.replace("_", "-")
+
+
+def is_arcade(args: Args) -> bool:
+    """Whether the environment is one of popgym_arcade, with twins and sizes."""
+    return args.env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
+
+
+@functools.lru_cache
+def make_env(args: Args):
+    """The environment and its parameters, `--env-params` replaced. Raises UserError on anything unknown."""
+    known = gymnax.registered_envs
+    if args.env_id not in known:
+        like = difflib.get_close_matches(args.env_id, known, 3, 0.4) or sorted(known)
+        raise UserError(f"--env-id {args.env_id!r} is unknown: did you mean {' or '.join(like)}?")
+    if args.partial_obs and not is_arcade(args):
+        raise UserError(f"--env-id {args.env_id} has no partially observable twin: leave --partial-obs out")
+    if is_arcade(args) and args.obs_size not in (128, 256):
+        raise UserError(f"--obs-size {args.obs_size}: use 128 or 256")
+    twin = {"partial_obs": args.partial_obs, "obs_size": args.obs_size} if is_arcade(args) else {}
+    env, env_params = gymnax.make(args.env_id, **twin)
+    fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
+    for item in args.env_params:
+        name, _, text = item.partition("=")
+        if name not in fields:
+            raise UserError(f"--env-params {item!r}: {args.env_id} has no such parameter; it has {', '.join(fields)}")
+        try:
+            env_params = env_params.replace(**{name: read_like(fields[name], text)})
+        except (ValueError, SyntaxError, TypeError):
+            kind = type(fields[name]).__name__
+            raise UserError(f"--env-params {item!r}: write {name} like {fields[name]}, its {kind} now") from None
+    return env, env_params
+
+
+def read_like(old: Any, text: str) -> Any:
+    """What `text` writes as a Python literal, if it is of the type and shape of `old`; else a ValueError."""
+    new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind")
+    if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
+        raise ValueError
+    return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
+
+
+# ----------------------------------------------------------------------------------------------------------- network
+
+
+PAPER_LAYERS = {  # frame: (features, kernel, stride, pooling window, pooling stride); POPGym Arcade, arXiv:2503.01450
+    (128, 128): ((64, 5, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 3, 1), (512, 1, 1, 1, 1)),
+    (256, 256): ((64, 7, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 2, 2), (512, 3, 2, 1, 1)),
+}
+MAX_PARAMS = 50_000_000
+
+
+def is_pixels(observation) -> bool:
+    """Whether an observation (or its space) is a picture: uint8 [side, side, channels] with side >= 64."""
+    return observation.dtype == jnp.uint8 and len(observation.shape) == 3 and observation.shape[0] >= 64
+
+
+def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], *_padding, **_options) -> jax.Array:
+    """VALID convolution of x[N, h, w, c] with kernel[k, k, c, f], as strided slices and one matrix product.
+
+    XLA's CPU backend runs a convolution inside a `scan` 15 to 20 times slower than outside, and all is in a scan here.
+    """
+    patches = jnp.concatenate(window_slices(x, kernel.shape[0], strides[0]), axis=-1)
+    return patches @ kernel.reshape(-1, kernel.shape[-1])
+
+
+def window_slices(x: jax.Array, window: int, stride: int) -> list[jax.Array]:
+    """The window * window strided slices of x[N, h, w, c] that a VALID window sees, row by row."""
+    rows, columns = ((side - window) // stride * stride + 1 for side in x.shape[1:3])
+    offsets = [(i, j) for i in range(window) for j in range(window)]
+    return [x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets]
+
+
+def max_pool(x: jax.Array, window: int, stride: int) -> jax.Array:
+    """VALID max-pooling of x[N, h, w, c], as a maximum of slices: faster backwards than a reduce-window on a CPU."""
+    return functools.reduce(jnp.maximum, window_slices(x, window, stride))
+
+
+def merge(x: jax.Array, side: int) -> jax.Array:
+    """[N, h, w, c] -> [N, h / side, w / side, side * side * c]: neighbours side by side, by reshape alone."""
+    n, h, w, c = x.shape
+    x = x.reshape(n, h // side, side, w // side, side, c).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, h // side, w // side, side * side * c)
+
+
+class Encoder(nn.Module):
+    """Observations [N, ...] -> features in float32, [N, 512] of pixels and [N, width] of anything else."""
+
+    kind: str
+    dtype: Any
+    width: int = 256  # of the two layers that read anything but pixels
+    norm: bool = True  # these have LayerNorm and leaky ReLU, else tanh
+    kernel_init: Any = nn.linear.default_kernel_init
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        if not is_pixels(obs[0]):
+            x = self.read_layer(obs.reshape(obs.shape[0], -1).astype(jnp.float32))
+            return self.read_layer(x).astype(jnp.float32)
+        read = self.read_paper if self.kind == "paper" else self.read_patches
+        return read(obs).astype(jnp.float32)
+
+    @nn.nowrap
+    def read_layer(self, x: jax.Array) -> jax.Array:
+        x = self.dense(self.width)(x)
+        return nn.leaky_relu(nn.LayerNorm(dtype=self.dtype)(x)) if self.norm else nn.tanh(x)
+
+    @nn.nowrap
+    def dense(self, features: int, use_bias: bool = True) -> nn.Dense:
+        return nn.Dense(features, use_bias, self.dtype, kernel_init=self.kernel_init)
+
+    @nn.nowrap
+    def read_paper(self, obs: jax.Array) -> jax.Array:
+        x = obs.astype(self.dtype) / 255
+        lowering = {"conv_general_dilated": convolve if jax.default_backend() == "cpu" else None}
+        for features, kernel, stride, window, pool_stride in PAPER_LAYERS[obs.shape[1:3]]:
+            options = {"dtype": self.dtype, "kernel_init": self.kernel_init, **lowering}
+            x = nn.Conv(features, (kernel, kernel), stride, "VALID", **options)(x)
+            x = max_pool(nn.leaky_relu(x), window, pool_stride)
+        return x.reshape(obs.shape[0], -1)
+
+    @nn.nowrap
+    def read_patches(self, obs: jax.Array) -> jax.Array:
+        # 16 x 16 patches whatever the size; the bytes are rearranged before they become four times as many
+        patch = -(-max(obs.shape[1:3]) // 16)
+        rows, columns = (16 * patch - side for side in obs.shape[1:3])
+        x = merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(self.dtype) / 255
+        # most of a frame never changes: without its mean and scale, what does change is not drowned by the rest
+        x = self.dense(32, use_bias=False)(x)
+        x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
+        x = nn.leaky_relu(self.dense(64)(merge(x, 2)))
+        return nn.leaky_relu(self.dense(512)(x.reshape(obs.shape[0], -1)))
+
+
+def leaf_name(path) -> str:
+    """A leaf's place in its tree, as "layers.0.gate.weight"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+@struct.dataclass
+class Output:
+    """What the network says of each observation: q[T, B, A] float32."""
+
+    q: jax.Array
+
+
+class QNetwork(nn.Module):
+    """Encoder, two hidden layers (a vector's encoder is that already), action values."""
+
+    args: Args
+    num_actions: int
+    pixels: bool
+
+    def setup(self):
+        args, dtype = self.args, jnp.dtype(self.args.precision)
+        self.encode = Encoder(args.encoder, dtype, args.hidden_size)
+        layers = [nn.Dense(args.hidden_size, dtype=dtype) for _ in range(2 if self.pixels else 0)]
+        self.hidden = [(layer, nn.LayerNorm(dtype=dtype)) for layer in layers]
+        self.head = nn.Dense(self.num_actions, dtype=dtype)
+
+    def __call__(self, obs: jax.Array) -> Output:
+        steps, batch = obs.shape[:2]
+        x = self.encode(obs.reshape(steps * batch, *obs.shape[2:])).reshape(steps, batch, -1)  # [T, B, F]
+        for layer, norm in self.hidden:
+            x = nn.leaky_relu(norm(layer(x)))
+        return Output(q=self.head(x).astype(jnp.float32))
+
+
+def make_network(args: Args, observation_space, num_actions: int) -> QNetwork:
+    """The network that these arguments describe; of the space only `shape` and `dtype` are read."""
+    return QNetwork(args, num_actions, is_pixels(observation_space))
+
+
+def initial_carry(network: QNetwork, batch: int) -> Any:
+    """Nothing: this network remembers nothing."""
+    return ()
+
+
+def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
+    """Reads obs[T, B, ...]: (carry, Output). What only a memory needs is taken, and plays no part."""
+    return carry, network.apply(params, obs)
+
+
+def init_params(network: QNetwork, observation_space, key: jax.Array):
+    """Fresh parameters, float32."""
+    obs = jnp.zeros((1, 1, *observation_space.shape), observation_space.dtype)
+    return network.init(key, obs)
+
+
+# --------------------------------------------------------------------------------------------------------- algorithm
+
+
+def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """Actions [E] int32: uniform with probability epsilon, else the best of q[E, A]."""
+    explore_key, action_key = jax.random.split(key)
+    explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
+    return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
+
+
+def q_lambda_returns(rollout: "Transition", next_value: jax.Array, gamma: float, q_lambda: float) -> jax.Array:
+    """Peng's Q(lambda) returns [T, E] of a rollout (Peng and Williams 1994; Gallici et al. 2024).
+
+    R_t = r_t + gamma (1 - terminated_t) ((1 - lambda) v_t + lambda R_{t+1}), v_t = next_value[t] = max_a Q(s_{t+1}, a),
+    and R = v after the last step. A truncated step goes on with `final_value` instead of both.
+    """
+    value = jnp.where(rollout.truncated, rollout.final_value, next_value)
+
+    def backward(next_return, now):
+        step, value = now
+        mixed = jnp.where(step.truncated, value, (1 - q_lambda) * value + q_lambda * next_return)
+        this_return = step.reward + gamma * jnp.where(step.terminated, 0.0, mixed)
+        return this_return, this_return
+
+    return jax.lax.scan(backward, value[-1], (rollout, value), reverse=True)[1]
+
+
+def epsilon_at(args: Args, update: jax.Array) -> jax.Array:
+    """Exploration rate of a rollout; `update` counts the rollouts before it."""
+    duration = args.exploration_fraction * args.num_updates
+    fraction = jnp.clip(update / duration, 0, 1) if duration else 1.0
+    return args.start_e + fraction * (args.end_e - args.start_e)
+
+
+def learning_rate_at(args: Args, step: jax.Array) -> jax.Array:
+    """Learning rate of a gradient step; `step` counts the gradient steps before it."""
+    steps = args.num_updates * args.update_epochs * args.num_minibatches
+    return optax.linear_schedule(args.learning_rate, 0.0 if args.anneal_lr else args.learning_rate, steps)(step)
+
+
+@struct.dataclass
+class Actor:
+    """Environments being played, [E, ...]."""
+
+    env_state: Any
+    obs: jax.Array
+    episode_return: jax.Array  # float32, of the episode under way
+    episode_length: jax.Array  # int32
+    key: jax.Array
+
+
+@struct.dataclass
+class Transition:
+    """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
+
+    obs: jax.Array
+    action: jax.Array
+    value: jax.Array  # max_a Q(obs, a)
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_value: jax.Array  # max_a Q of the observation that a truncated episode ended with, else 0
+    episode_return: jax.Array  # up to and with this step
+    episode_length: jax.Array
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that training goes on from."""
+
+    params: Any
+    opt_state: Any
+    actor: Actor
+    key: jax.Array
+    update: jax.Array  # int32, rollouts so far
+
+
+def make_actor(args: Args):
+    """The network, begin(key, num_envs) -> Actor, act(params, actor, epsilon) -> (Actor, Transition, step's info)."""
+    env, env_params = make_env(args)
+    network = make_network(args, env.observation_space(env_params), env.action_space(env_params).n)
+
+    def begin(key: jax.Array, num_envs: int) -> Actor:
+        key, reset_key = jax.random.split(key)
+        obs, env_state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), env_params)
+        return Actor(
+            env_state=env_state,
+            obs=obs,
+            episode_return=jnp.zeros(num_envs),
+            episode_length=jnp.zeros(num_envs, jnp.int32),
+            key=key,
+        )
+
+    def read(params, obs):
+        _, output = forward(network, params, (), obs[None])
+        return output.q[0]
+
+    def final_values(params, info, truncated):
+        """[E]: values of the observations that truncated episodes ended with; costs nothing where none did."""
+
+        def draw_and_read(final):
+            obs = jax.vmap(env.get_obs)(final) if "final_state" in info else final
+            return jnp.where(truncated, read(params, obs).max(axis=-1), 0.0)
+
+        # an operand of the cond is computed at every step: hand it the state, not the frame, where a state is known
+        final = info["final_state"] if "final_state" in info else info["final_observation"]
+        somewhere = truncated.any()
+        if args.num_seeds > 1:  # a predicate that differs between seeds would turn the cond into a select
+            somewhere = jax.lax.pmax(somewhere.astype(jnp.int32), "seed") > 0
+        return jax.lax.cond(somewhere, draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
+
+    def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
+        key, action_key, step_key = jax.random.split(actor.key, 3)
+        q = read(params, actor.obs)
+        action = epsilon_greedy(action_key, q, epsilon)
+        obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
+            jax.random.split(step_key, len(action)), actor.env_state, action, env_params
+        )
+        terminated = terminated.astype(bool)
+        truncated = truncated & ~terminated  # some gymnax ids set both: the natural end wins
+        done = terminated | truncated
+        transition = Transition(
+            obs=actor.obs,
+            action=action,
+            value=q.max(axis=-1),
+            reward=reward.astype(jnp.float32),
+            terminated=terminated,
+            truncated=truncated,
+            final_value=final_values(params, info, truncated),
+            episode_return=actor.episode_return + reward,
+            episode_length=actor.episode_length + 1,
+        )
+        actor = Actor(
+            env_state=env_state,
+            obs=obs,
+            episode_return=jnp.where(done, 0, transition.episode_return),
+            episode_length=jnp.where(done, 0, transition.episode_length),
+            key=key,
+        )
+        return actor, transition, info
+
+    return network, begin, act
+
+
+def make_train(args: Args):
+    """The pure functions init(key) -> TrainState and train_chunk(state, num_updates) -> (TrainState, metrics).
+
+    The metrics are sums over the updates; `num_updates` is traced, so that one program serves chunks of every length.
+    With several seeds map both over a leading axis named "seed" (`over_seeds`).
+    """
+    env, env_params = make_env(args)
+    network, begin, act = make_actor(args)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
+    )
+
+    def init(key: jax.Array) -> TrainState:
+        key, network_key, actor_key = jax.random.split(key, 3)
+        params = init_params(network, env.observation_space(env_params), network_key)
+        actor = begin(actor_key, args.num_envs)
+        return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
+
+    def loss(params, batch: Transition, target):
+        """Half the mean squared distance of Q(s_t, a_t) to the targets over [1, B]."""
+        _, output = forward(network, params, (), batch.obs)
+        q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
+        return 0.5 * jnp.square(q - target).mean(), q.mean()
+
+    def update(state: TrainState) -> tuple[TrainState, dict]:
+        epsilon = epsilon_at(args, state.update)
+        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
+        actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
+        _, output = forward(network, state.params, (), actor.obs[None])
+        next_value = jnp.concatenate([rollout.value[1:], output.q.max(axis=-1)])  # [T, E]
+        target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
+
+        flat = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (rollout, target))  # [1, T * E, ...]
+
+        def minibatch(learner, steps):
+            """One gradient step on the steps[B] of the rollout."""
+            params, opt_state = learner
+            batch, batch_target = jax.tree.map(lambda x: x[:, steps], flat)
+            (td_loss, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, batch_target)
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.tree.norm(grads)}
+            return (optax.apply_updates(params, updates), opt_state), learned
+
+        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
+        orders = [jax.random.permutation(epoch_key, args.batch_size) for epoch_key in epoch_keys]
+        steps = jnp.concatenate(orders).reshape(args.update_epochs * args.num_minibatches, -1)
+        (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), steps)
+        done = rollout.terminated | rollout.truncated
+        metrics = jax.tree.map(jnp.mean, learned) | {
+            "updates": jnp.int32(1),
+            "episodes": done.sum(dtype=jnp.int32),
+            "episodic_return": (done * rollout.episode_return).sum(),
+            "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
+        }
+        return TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1), metrics
+
+    def train_chunk(state: TrainState, num_updates: jax.Array) -> tuple[TrainState, dict]:
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(update, state)[1])
+
+        def body(_, total):
+            state, metrics = update(total[0])
+            return state, jax.tree.map(jnp.add, total[1], metrics)
+
+        return jax.lax.fori_loop(0, num_updates, body, (state, zero))
+
+    return init, train_chunk
+
+
+@struct.dataclass
+class Evaluation:
+    """Returns and lengths [K] of the first episodes of K environments, and whether they are over."""
+
+    actor: Actor
+    returns: jax.Array
+    lengths: jax.Array
+    over: jax.Array
+
+
+def make_evaluate(args: Args):
+    """The pure function evaluate(params, key, policy) -> Evaluation of `eval_episodes` complete episodes.
+
+    `policy` is one of the values of POLICIES.
+    """
+    _, begin, act = make_actor(args)
+
+    def step(params, policy, now: Evaluation) -> Evaluation:
+        actor, transition, _ = act(params, now.actor, policy)
+        return Evaluation(
+            actor=actor,
+            returns=jnp.where(now.over, now.returns, transition.episode_return),
+            lengths=jnp.where(now.over, now.lengths, transition.episode_length),
+            over=now.over | transition.terminated | transition.truncated,
+        )
+
+    def evaluate(params, key: jax.Array, policy) -> Evaluation:
+        actor = begin(key, args.eval_episodes)
+        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, jnp.zeros(args.eval_episodes, bool))
+        return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, policy), nothing)
+
+    return evaluate
+
+
+def over_seeds(function, args: Args, in_axes=0):
+    """`function` mapped over a leading seed axis; a single seed has none, so that its program is the plain one."""
+    return jax.vmap(function, in_axes=in_axes, axis_name="seed") if args.num_seeds > 1 else function
+
+
+# -------------------------------------------------------------------------------------------------- run and checkpoints
+
+
+EVAL_COLUMNS = (
+    *("global_step", "seed", "env_id", "partial_obs", "policy", "episodes"),
+    *("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds"),
+)
+MAY_DIFFER = ("log_every", "eval_every", "checkpoint_every", "capture_video", "run_dir", "resume")  # on resuming
+
+
+PACKAGES = "jax jaxlib flax gymnax optax orbax-checkpoint numpy tyro tensorboard popgym-arcade"
+
+
+def run_name(args: Args) -> str:
+    """What a run folder's name begins with: environment, twin, experiment, memory, seed."""
+    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
+    return f"{args.env_id}__{twin}__{args.exp_name}__none__{args.seed}"
+
+
+def make_run_folder(args: Args) -> Path:
+    """A new folder with `args.json`: the arguments and what they ran on. An existing one is never touched."""
+    name = f"{run_name(args)}__{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in range(1, 1000):
+        folder = Path(args.run_dir) / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"--run-dir {args.run_dir}: {error.strerror}") from None
+    about = {
+        "script": SCRIPT,
+        "args": dataclasses.asdict(args),
+        "versions": {"python": sys.version.split()[0]} | {p: importlib.metadata.version(p) for p in PACKAGES.split()},
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "git_commit": git_commit(),
+    }
+    (folder / "args.json").write_text(json.dumps(about, indent=2))
+    return folder
+
+
+def git_commit() -> str | None:
+    """The commit that this script was run from, with "-dirty" if a tracked file differs; None outside of git."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with contextlib.suppress(OSError):
+        return (
+            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() or None
+        )
+
+
+def read_args(folder: str | Path) -> Args:
+    """The arguments a run was started with. Raises UserError when the folder holds no run of this script."""
+    try:
+        about = json.loads((Path(folder) / "args.json").read_text())
+        script, saved = about["script"], about["args"]
+        args = Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
+    if script != SCRIPT:
+        raise UserError(f"{folder} was made by {script}.py: use that script")
+    return args
+
+
+def named_arrays(state: TrainState) -> dict[str, np.ndarray]:
+    """The state as flat, named host arrays: keys as their data, no arrays of size zero (orbax refuses them)."""
+    plain = jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state)
+    named = jax.tree_util.tree_flatten_with_path(jax.device_get(plain))[0]
+    return {leaf_name(path): leaf for path, leaf in named if leaf.size}
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a checkpoint, by its path in the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("sha256."))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManager:
+    """Keeps the last three checkpoints of a run folder; unless only reading, clears away unfinished ones."""
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=3, enable_async_checkpointing=False, cleanup_tmp_directories=not reading
+    )
+    return ocp.CheckpointManager(Path(folder).resolve() / "checkpoints", options=options)
+
+
+def save_checkpoint(folder: Path, step: int, state: TrainState) -> None:
+    """Writes `checkpoints/{step}/`; it counts from the moment its digests are there, which come last."""
+    with checkpoint_manager(folder, reading=False) as manager:
+        manager.save(step, args=ocp.args.StandardSave(named_arrays(state)), force=True)
+    checkpoint = folder / "checkpoints" / str(step)
+    draft = checkpoint / "sha256.tmp"
+    draft.write_text(json.dumps(file_digests(checkpoint)))
+    draft.rename(checkpoint / "sha256.json")
+
+
+def is_sound(checkpoint: Path) -> bool:
+    """Whether a checkpoint is complete and unaltered."""
+    try:
+        return json.loads((checkpoint / "sha256.json").read_text()) == file_digests(checkpoint)
+    except (OSError, ValueError):
+        return False
+
+
+def restore_checkpoint(folder: str | Path, args: Args, step: int | None = None) -> tuple[int, TrainState]:
+    """The last sound checkpoint of a run (or that of `step`): its step and its state. Raises UserError without one."""
+    folders = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit()]
+    for checkpoint in sorted(folders, key=lambda path: int(path.name), reverse=True):
+        if step not in (None, int(checkpoint.name)):
+            continue
+        if is_sound(checkpoint):
+            step = int(checkpoint.name)
+            break
+        print(f"checkpoint {checkpoint} is incomplete or damaged: passing over it", file=sys.stderr)
+    else:
+        raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
+    with checkpoint_manager(folder, reading=True) as manager:
+        arrays = manager.restore(step, args=ocp.args.StandardRestore())
+
+    def restored(path, like):
+        if not math.prod(like.shape) and not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+            return jnp.zeros(like.shape, like.dtype)
+        array = arrays.get(leaf_name(path))
+        is_key = array is not None and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+        array = jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
+        if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
+            raise UserError(
+                f"{folder}: {leaf_name(path)} is not as this {SCRIPT}.py has it: use the one that made the run"
+            )
+        return jnp.asarray(array)
+
+    init, _ = make_train(args)
+    template = jax.eval_shape(over_seeds(init, args), make_keys(args)[0])
+    return step, jax.tree_util.tree_map_with_path(restored, template)
+
+
+def load_run(folder: str | Path, step: int | None = None) -> tuple[Args, Any]:
+    """Arguments and parameters of a run, from its last sound checkpoint or that of `step`; for the analysis scripts.
+
+    With several seeds the parameters have a leading seed axis.
+    """
+    args = read_args(folder)
+    return args, restore_checkpoint(folder, args, step)[1].params
+
+
+def make_keys(args: Args) -> tuple[jax.Array, jax.Array]:
+    """Keys of training and of evaluation, with a leading seed axis if there are several."""
+
+    def both(seed):
+        train_key, eval_key = jax.random.split(jax.random.key(seed))
+        return train_key, eval_key
+
+    return over_seeds(both, args)(args.seed + jnp.arange(args.num_seeds) if args.num_seeds > 1 else args.seed)
+
+
+class Records:
+    """TensorBoard events and `eval.csv` of a run folder; a run that goes on from `step` loses what came after it."""
+
+    def __init__(self, folder: Path, args: Args, step: int | None = None):
+        self.folder, self.args = folder, args
+        seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
+        # the first is of the mean over the seeds; unlike other writers, TensorBoard's own has a flush that waits
+        self.writers = [EventFileWriter(str(path)) for path in (folder, *(folder / f"seed_{seed}" for seed in seeds))]
+        for writer in self.writers if step is not None else ():
+            writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+        path = folder / "eval.csv"
+        rows = csv.DictReader(path.read_text().splitlines()) if step is not None and path.exists() else ()
+        self.evaluations = [row for row in rows if int(row["global_step"]) <= step]
+        self.write_evaluations()
+
+    def write_evaluations(self) -> None:
+        draft = self.folder / "eval.csv.tmp"
+        with draft.open("w", newline="") as file:
+            table = csv.DictWriter(file, EVAL_COLUMNS)
+            table.writeheader()
+            table.writerows(self.evaluations)
+        draft.rename(self.folder / "eval.csv")
+
+    def text(self, tag: str, markdown: str) -> None:
+        self.writers[0].add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
+
+    def scalar(self, tag: str, values, step: int) -> float:
+        """A point of every seed and of their mean, which is returned; a NaN is no point."""
+        values = np.atleast_1d(values).astype(float)
+        told = values[~np.isnan(values)]
+        mean = told.mean() if told.size else math.nan
+        for writer, value in zip(self.writers, (mean, *values), strict=False):
+            if not np.isnan(value):
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        return mean
+
+    def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
+        """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
+        returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
+        partial_obs = getattr(self.args, "partial_obs", False)
+        for i in range(self.args.num_seeds):
+            row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]
+            numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
+            row += [float(number) for number in numbers]
+            self.evaluations.append(dict(zip(EVAL_COLUMNS, map(str, row), strict=True)))
+        self.write_evaluations()
+        if policy == "greedy":
+            self.scalar("eval/episodic_return", returns.mean(axis=1), step)
+        say(f"step {step}  {policy} policy: return {returns.mean():.3f} over {returns.size} episodes")
+
+    def returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
+        """A policy's evaluations so far: global steps [N] and mean returns [N, seeds]."""
+        rows = [row for row in self.evaluations if row["policy"] == policy]
+        steps, means = (np.array([float(row[name]) for row in rows]) for name in ("global_step", "return_mean"))
+        return steps[:: self.args.num_seeds], means.reshape(-1, self.args.num_seeds)
+
+    def reached_target(self) -> bool:
+        """Whether the last two evaluations of the greedy policy reached the target return in every seed."""
+        _, means = self.returns("greedy")
+        target = self.args.target_return
+        return target is not None and len(means) > 1 and bool((means[-2:] >= target).all())
+
+    def flush(self) -> None:
+        for writer in self.writers:
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+def say(line: str) -> None:
+    """Prints a line, above the progress bar if there is one."""
+    tqdm.write(line)
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def stop_signals():
+    """Within it Ctrl-C and SIGTERM are only noted, in the list it gives; a second one ends the process at once."""
+    received = []
+
+    def note(number, _frame):
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        os.write(2, b"\nstopping at the end of this chunk; once more stops at once\n")  # print may be interrupted here
+
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def waited(function, *args):
+    """`function(*args)`, run to its end in another thread: Python hears no signal while the main one is in XLA."""
+    return WAITER.submit(lambda: jax.block_until_ready(function(*args))).result()
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def draw_curve(records: Records) -> None:
+    """`curve.png` in the run folder: greedy return over steps for every seed, and the random policy's."""
+    from matplotlib.figure import Figure  # here, since it takes half a second to import
+
+    args = records.args
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    steps, means = records.returns("greedy")
+    for i in range(args.num_seeds):
+        axes.plot(steps, means[:, i], marker="o", label=f"greedy, seed {args.seed + i}")
+    axes.axhline(records.returns("random")[1].mean(), color="gray", linestyle="--", label="random policy")
+    axes.set_title(records.folder.resolve().name.rpartition("__")[0].replace("__", " · "), fontsize=10)
+    axes.set(xlabel="environment steps", ylabel=f"return, mean of {args.eval_episodes} episodes", xlim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(records.folder / "curve.png", dpi=150)
+
+
+def record_episode(args: Args, params, key: jax.Array, path: Path) -> None:
+    """A GIF of a greedy episode of the first seed: what the agent sees, and beside a partial twin the full frame."""
+    from PIL import Image
+
+    if args.num_seeds > 1:
+        args = dataclasses.replace(args, num_seeds=1)
+        params, key = jax.tree.map(lambda x: x[0], (params, key))
+    _, begin, act = make_actor(args)
+    twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in (True, False)]
+
+    def picture(env_state):
+        """Of one environment's state [1, ...]: uint8 [side, side or 2 side, 3]."""
+        state = jax.tree.map(lambda x: x[0], env_state)
+        return jnp.concatenate([twin.get_obs(state) for twin in twins[not args.partial_obs :]], axis=1)
+
+    @jax.jit
+    def advance(actor: Actor):
+        actor, transition, info = act(params, actor, POLICIES["greedy"])
+        return actor, transition.terminated[0] | transition.truncated[0], picture(info["final_state"])
+
+    actor, over = begin(key, 1), False
+    frames = [picture(actor.env_state)]
+    while not over and len(frames) < MAX_FRAMES:
+        actor, over, frame = advance(actor)
+        frames.append(frame)
+    size = 2 * frames[0].shape[1], 2 * frames[0].shape[0]
+    images = [Image.fromarray(np.asarray(frame)).resize(size, Image.Resampling.NEAREST) for frame in frames]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=50, loop=0)
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def parse_args(argv: list[str]) -> Args:
+    """Checked arguments of a command line; `--resume RUN` starts from that run's own.
+
+    Raises:
+        UserError: see `Args.checked`; also when an argument differs from the run that is to be resumed.
+    """
+    args = saved = tyro.cli(Args, args=argv, description=__doc__)
+    if args.resume:
+        saved = read_args(args.resume)
+        args = tyro.cli(Args, args=argv, default=saved)
+    args = args.checked()
+    fields = [field.name for field in dataclasses.fields(Args) if field.name not in MAY_DIFFER]
+    differing = [name for name in fields if getattr(args, name) != getattr(saved, name)]
+    if args.resume and differing:
+        was = ", ".join(f"{flag(name)} {getattr(saved, name)}" for name in differing)
+        raise UserError(f"{args.resume} was started with {was}, which cannot change on the way: leave it as it was")
+    return args
+
+
+def is_due(cadence: int, before: int, step: int) -> bool:
+    """Whether a multiple of the cadence lies in (before, step]; a cadence of 0 never is."""
+    return cadence > 0 and step // cadence > before // cadence
+
+
+def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, dict, float]:
+    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds."""
+    totals, seconds, done = None, 0.0, 0
+    while done < updates and (totals is None or not stop):
+        some = min(updates - done, max(1, int(5 * done / seconds))) if done else 1
+        began = time.perf_counter()
+        state, metrics = waited(train_chunk, state, jnp.int32(some))
+        seconds += time.perf_counter() - began
+        totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
+        done += some
+    return state, totals, seconds
+
+
+def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm) -> None:
+    """A point of every training curve from the sums since the last one; the progress bar, or a line for a log file."""
+    args, sums = records.args, jax.tree.map(np.asarray, sums)
+    update = step // args.batch_size - 1  # the last one done
+    gradient_step = (update + 1) * args.update_epochs * args.num_minibatches - 1
+    episodes = np.where(sums["episodes"] > 0, sums["episodes"], math.nan)
+    values = {f"losses/{name}": sums[name] / sums["updates"] for name in ("td_loss", "q_values", "grad_norm")}
+    values |= {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
+    values |= {"charts/episodes": episodes, "charts/SPS": sums["updates"].sum() * args.batch_size / seconds}
+    values |= {"charts/epsilon": epsilon_at(args, update)}
+    values |= {"charts/learning_rate": learning_rate_at(args, gradient_step)}
+    means = {name: records.scalar(name, value, step) for name, value in values.items()}
+    speed, episodic_return = means["charts/SPS"], means["charts/episodic_return"]
+    told = "-" if math.isnan(episodic_return) else f"{episodic_return:.3f}"
+    bar.set_postfix({"SPS": round(speed), "return": told}, refresh=False)
+    bar.update(step - bar.n)
+    if bar.disable:
+        left = (args.total_timesteps - step) * args.num_seeds / speed
+        say(f"step {step}  SPS {speed:.0f}  return {told}  left {left:.0f} s")
+
+
+def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
+    """A new run folder, or the one to go on with: its records, global step and state."""
+    if not args.resume:
+        init, _ = make_train(args)
+        records = Records(make_run_folder(args), args)
+        table = "".join(f"|{name}|{value}|\n" for name, value in dataclasses.asdict(args).items())
+        records.text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
+        return records, 0, jax.jit(over_seeds(init, args))(train_keys)
+    step, state = restore_checkpoint(args.resume, args)
+    for checkpoint in Path(args.resume, "checkpoints").glob("*"):
+        if checkpoint.name.isdigit() and int(checkpoint.name) > step:  # damaged: out of the way, but kept
+            checkpoint.rename(checkpoint.with_name(f"damaged-{checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
+    return Records(Path(args.resume), args, step), step, state
+
+
+def compile_programs(args: Args, state: TrainState, eval_keys: jax.Array):
+    """The compiled train_chunk(state, num_updates), which takes its state over, and evaluate(params, keys, policy)."""
+    train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
+    evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
+    train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
+    return train_chunk, evaluate.lower(state.params, eval_keys, POLICIES["greedy"]).compile()
+
+
+def main(args: Args) -> Path:
+    """Trains, or goes on training, and returns the run folder.
+
+    Raises:
+        SystemExit: with 128 + its number when a signal ended the training; a checkpoint is saved before.
+    """
+    with stop_signals() as stop:
+        train_keys, eval_keys = make_keys(args)
+        records, step, state = begin_run(args, train_keys)
+        first_step, saved_at, train_seconds = step, step if args.resume else None, 0.0
+        say(f"{records.folder}: step {step} of {args.total_timesteps}; compiling ...")
+        began = time.perf_counter()
+        train_chunk, evaluate = waited(compile_programs, args, state, eval_keys)
+        compile_seconds = time.perf_counter() - began
+        records.scalar("charts/compile_seconds", compile_seconds, step)
+        keys_at = over_seeds(jax.random.fold_in, args, (0, None))  # an evaluation's key depends on its step alone
+
+        def record_evaluation(policy: str) -> None:
+            began = time.perf_counter()
+            episodes = waited(evaluate, state.params, keys_at(eval_keys, step), POLICIES[policy])
+            records.evaluation(step, policy, episodes, time.perf_counter() - began)
+
+        # evaluations and checkpoints fall on one grid, so that a stop between its points does not move them
+        grid = -(-args.log_every // args.batch_size) * args.batch_size
+        shape = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
+        bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
+        with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
+            if not stop and not records.returns("random")[0].size:
+                record_evaluation("random")
+            while step < args.total_timesteps and not stop and not records.reached_target():
+                before = step - step % grid
+                goal = min(before + grid, args.total_timesteps)
+                state, sums, seconds = run_updates(train_chunk, state, (goal - step) // args.batch_size, stop)
+                step += int(sums["updates"].max()) * args.batch_size
+                train_seconds += seconds
+                log_point(records, sums, step, seconds, bar)
+                if step == goal and is_due(args.eval_every, before, step):
+                    record_evaluation("greedy")
+                records.flush()  # before the checkpoint, so that what it goes on from is on disk
+                if step == goal and is_due(args.checkpoint_every, before, step):
+                    save_checkpoint(records.folder, step, state)
+                    saved_at = step
+            if not stop and step not in records.returns("greedy")[0]:
+                record_evaluation("greedy")
+        if saved_at != step:
+            save_checkpoint(records.folder, step, state)
+        if not stop:
+            draw_curve(records)
+        if not stop and args.capture_video:
+            waited(record_episode, args, state.params, keys_at(eval_keys, step + 1), records.folder / "episode.gif")
+        python = os.path.relpath(sys.executable)
+        if stop:
+            go_on = f"{python} {os.path.relpath(__file__)} --resume {records.folder}"
+            say(f"stopped at step {step}, saved in {records.folder}; to go on: {go_on}")
+            sys.exit(128 + stop[0])
+    speed = (step - first_step) * args.num_seeds / (train_seconds or math.inf)
+    greedy, random = records.returns("greedy")[1][-1].mean(), records.returns("random")[1].mean()
+    say(
+        f"run folder     {records.folder}\n"
+        f"greedy return  {greedy:.3f}, random policy {random:.3f}, {args.eval_episodes} episodes\n"
+        f"speed          {speed:.0f} steps/s, compiled in {compile_seconds:.0f} s\n"
+        f"TensorBoard    {python} -m tensorboard.main --logdir {records.folder}"
+    )
+    return records.folder
+
+
+if __name__ == "__main__":
+    try:
+        main(parse_args(sys.argv[1:]))
+    except UserError as error:
+        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        sys.exit(2)
