@@ -7,6 +7,7 @@ OUT.csv (one row per run and evaluation) and OUT.md (the table), and prints the 
 """
 
 import csv
+import functools
 import glob
 import json
 import sys
@@ -26,7 +27,9 @@ class Args:
     out: str
     """path of the files to write, without their endings"""
     by: str = "memory"
-    """argument of the runs that tells the groups apart"""
+    """argument of the runs that tells the groups apart, or: script"""
+    training: bool = False
+    """a column more: mean return of the last 100 training episodes, as CleanRL has it (from TensorBoard's events)"""
     title: str = ""
     """title of the picture"""
 
@@ -44,6 +47,38 @@ def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.percentile(values[picks].mean(axis=1), [2.5, 97.5], axis=0))
 
 
+@functools.cache
+def last_episodes(folder: Path, count: int = 100) -> float:
+    """Mean return of about the last `count` training episodes in a folder of TensorBoard events: whole points of the
+    curve, each the mean of so many episodes, from the end until they make up the count."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes seconds to import
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    episodes = {point.step: point.value for point in events.Scalars("charts/episodes")}
+    total, seen = 0.0, 0.0
+    for point in reversed(events.Scalars("charts/episodic_return")):
+        total, seen = total + point.value * episodes[point.step], seen + episodes[point.step]
+        if seen >= count:
+            break
+    return total / seen
+
+
+def add_training(groups: dict[str, list[dict]], folders: dict[str, Path]) -> None:
+    """Gives every row `training_return`, that of its run and seed."""
+    for row in (row for rows in groups.values() for row in rows):
+        folder = folders[row["run"]]
+        seeded = folder / f"seed_{row['seed']}"
+        row["training_return"] = last_episodes(seeded if seeded.exists() else folder)
+
+
+def group_of(about: dict, by: str) -> str:
+    """The value of `by` among a run's arguments, or the script's name. Raises ValueError without such an argument."""
+    values = {"memory": "none"} | about["args"] | {"script": about.get("script")}
+    if values.get(by) is None:
+        raise ValueError(f"--by {by}: runs have {', '.join(about['args'])}")
+    return str(values[by])
+
+
 def collect(patterns: tuple[str, ...], by: str) -> dict[str, list[dict]]:
     """Rows of all evaluations by group, each with its run's name; groups in the order of their names.
 
@@ -57,10 +92,9 @@ def collect(patterns: tuple[str, ...], by: str) -> dict[str, list[dict]]:
             raise ValueError(f"--runs {pattern}: no run folder there")
         for folder in folders:
             about, rows = read_run(folder)
-            if by not in about["args"]:
-                raise ValueError(f"--by {by}: runs have {', '.join(about['args'])}")
-            group = groups.setdefault(str(about["args"][by]), [])
-            group += [{"run": folder.name, by: about["args"][by], **row} for row in rows]
+            name = group_of(about, by)
+            group = groups.setdefault(name, [])
+            group += [{"run": folder.name, by: name, **row} for row in rows]
             if not any(row["policy"] == "greedy" for row in rows):
                 raise ValueError(f"{folder}: no evaluation of the greedy policy yet")
     for name, rows in groups.items():
@@ -88,7 +122,9 @@ def curve(rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
 
 def table(groups: dict[str, list[dict]], by: str) -> str:
     """Markdown: every group's last greedy returns, mean, std and interval over the seeds, and the random policy's."""
-    lines = [f"| {by} | seeds | steps | greedy return | 95% interval | each seed | random policy |", "|-|-|-|-|-|-|-|"]
+    training = any("training_return" in row for rows in groups.values() for row in rows)
+    head = f"| {by} | seeds | steps | greedy return | 95% interval | each seed | random policy |"
+    lines = [head + " last 100 training episodes |" * training, "|-|-|-|-|-|-|-|" + "-|" * training]
     for name, rows in groups.items():
         lasts = [max(points) for points in by_seed(rows).values()]  # they differ where runs stopped early
         steps = " to ".join(str(step) for step in sorted({min(lasts), max(lasts)}))
@@ -96,9 +132,11 @@ def table(groups: dict[str, list[dict]], by: str) -> str:
         low, high = interval(final)
         random = np.mean([float(row["return_mean"]) for row in rows if row["policy"] == "random"])
         greedy, each = f"{final.mean():.3f} ± {final.std():.3f}", ", ".join(f"{value:.2f}" for value in final)
-        lines.append(
-            f"| {name} | {len(final)} | {steps} | {greedy} | {low:.3f} to {high:.3f} | {each} | {random:.3f} |"
-        )
+        line = f"| {name} | {len(final)} | {steps} | {greedy} | {low:.3f} to {high:.3f} | {each} | {random:.3f} |"
+        if training:
+            values = np.array(list({row["seed"]: row["training_return"] for row in rows}.values()))
+            line += f" {values.mean():.1f} ± {values.std():.1f} |"
+        lines.append(line)
     return "\n".join(lines) + "\n"
 
 
@@ -124,6 +162,8 @@ def draw(groups: dict[str, list[dict]], args: Args, path: Path) -> None:
 
 def main(args: Args) -> None:
     groups = collect(args.runs, args.by)
+    if args.training:
+        add_training(groups, {Path(match).name: Path(match) for pattern in args.runs for match in glob.glob(pattern)})
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     rows = [row for group in groups.values() for row in group]

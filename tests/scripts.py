@@ -1,0 +1,49 @@
+"""Small trainings of any training script, shared by the tests of what all of them promise."""
+
+import dataclasses
+import functools
+import importlib
+
+import jax
+import jax.numpy as jnp
+
+ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action")
+PIXEL = tuple(name for name in ALL if name != "ppo_continuous_action")  # they also play popgym_arcade's ids
+SIZES = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "hidden_size": 16, "total_timesteps": 256}
+CADENCES = {"log_every": 64, "eval_every": 128, "checkpoint_every": 64, "eval_episodes": 3}
+
+
+def script(name):
+    return importlib.import_module(name)
+
+
+def small(name, **changes):
+    """Checked arguments of a training that takes seconds, most of them to compile: eight updates of 32 steps."""
+    env_id = "CartPole-v1" if name in PIXEL else "Pendulum-v1"
+    return script(name).Args(**({"env_id": env_id} | SIZES | CADENCES | changes)).checked()
+
+
+def arcade(name, **changes):
+    return small(name, **({"env_id": "CartPoleEasy", "partial_obs": True} | changes))
+
+
+@functools.lru_cache
+def programs(name, args):
+    module = script(name)
+    init, train_chunk = module.make_train(args)
+    return jax.jit(module.over_seeds(init, args)), jax.jit(module.over_seeds(train_chunk, args, (0, None)))
+
+
+def trained(name, args, updates):
+    """State and metrics after some updates. The seed is in the keys alone, so that all seeds share a program."""
+    init, train_chunk = programs(name, dataclasses.replace(args, seed=0))
+    return train_chunk(init(script(name).make_keys(args)[0]), jnp.int32(updates))
+
+
+def fresh_params(name, args):
+    """The network and its parameters."""
+    module = script(name)
+    env, env_params = module.make_env(args)
+    space, actions = env.observation_space(env_params), env.action_space(env_params)
+    network = module.make_network(args, space, getattr(actions, "n", None) or actions.shape[0])
+    return network, module.init_params(network, space, jax.random.key(0))

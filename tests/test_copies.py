@@ -1,0 +1,101 @@
+"""The training scripts carry copies of what they share: none may drift, and no flag may be without effect."""
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from scripts import ALL, script
+
+ROOT = Path(__file__).parents[1]
+
+# What makes one script another: its flags, its network, its algorithm. Else, what has the same name has the same text.
+NETWORK = {"Output", "QNetwork", "Tower", "ActorCritic", "make_network", "initial_carry", "forward", "init_params"}
+ALGORITHM = {
+    "POLICIES",
+    "learning_rate_at",
+    "Actor",
+    "Transition",
+    "TrainState",
+    "make_actor",
+    "make_train",
+    "log_point",
+}
+OWN = {"Args", "PACKAGES", "run_name"} | NETWORK | ALGORITHM
+# No pixels, no twins, no discrete actions there
+OWN_OF_VECTORS = {"make_env", "main", "choose", "ppo_loss"}
+# Of these the two scripts of one algorithm, or the two with a memory, share the text.
+SHARED_BY = {
+    ("pqn_mlp", "pqn_rnn"): {"POLICIES", "learning_rate_at", "TrainState", "log_point", "Output"},
+    ("ppo_mlp", "ppo_rnn"): {"POLICIES", "learning_rate_at", "TrainState", "log_point", "Output", "choose", "ppo_loss"},
+    ("pqn_rnn", "ppo_rnn"): {"Actor", "run_name"},
+    ("pqn_mlp", "ppo_mlp"): {"Actor", "run_name"},
+}
+
+
+def definitions(name):
+    """Name -> text of everything a script defines at its top level."""
+    text = (ROOT / f"{name}.py").read_text()
+    found = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = "\n".join(map(ast.unparse, node.decorator_list)) + ast.get_source_segment(text, node)
+        elif isinstance(node, ast.Assign):
+            found[ast.unparse(node.targets[0])] = ast.get_source_segment(text, node)
+    return found
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_copies_have_not_drifted(name):
+    mine, reference = definitions(name), definitions("pqn_rnn")
+    ppo = definitions("ppo_mlp")
+    own = OWN | (OWN_OF_VECTORS if name == "ppo_continuous_action" else set())
+    for other in (reference, ppo):
+        drifted = [word for word in mine.keys() & other.keys() - own if mine[word] != other[word]]
+        assert not drifted
+
+
+@pytest.mark.parametrize("pair", SHARED_BY, ids="-".join)
+def test_scripts_of_one_kind_share_more(pair):
+    one, other = map(definitions, pair)
+    assert not [word for word in SHARED_BY[pair] if one[word] != other[word]]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_parts_come_in_one_order(name):
+    mine, reference = list(definitions(name)), list(definitions("pqn_rnn"))
+    assert [word for word in mine if word in reference] == [word for word in reference if word in mine]
+    headings = re.findall(r"^# -+ (.*)$", (ROOT / f"{name}.py").read_text(), re.MULTILINE)
+    assert headings == ["arguments", "network", "algorithm", "run and checkpoints", "pictures", "main"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_flag_is_read(name):
+    source = (ROOT / f"{name}.py").read_text()
+    for field in dataclasses.fields(script(name).Args):
+        assert re.findall(rf"\b(?:args|self|saved)\.{field.name}\b", source), field.name
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nesting_stays_readable(name):
+    """At most three levels of definitions, and of blocks in each."""
+
+    def depth(node, kinds):
+        inside = max((depth(child, kinds) for child in ast.iter_child_nodes(node)), default=0)
+        return inside + isinstance(node, kinds)
+
+    for node in ast.parse((ROOT / f"{name}.py").read_text()).body:
+        assert depth(node, (ast.FunctionDef, ast.ClassDef)) <= 3, node.name
+
+
+def test_a_drifted_copy_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    for name in ALL:
+        text = (Path(__file__).parents[1] / f"{name}.py").read_text()
+        if name == "ppo_rnn":
+            text = text.replace("max_to_keep=3", "max_to_keep=2")
+        (tmp_path / f"{name}.py").write_text(text)
+    with pytest.raises(AssertionError, match="checkpoint_manager"):
+        test_copies_have_not_drifted("ppo_rnn")
+    test_copies_have_not_drifted("pqn_mlp")

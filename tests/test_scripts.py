@@ -1,0 +1,336 @@
+"""What every training script promises: seeds, chunks, truncation, run folders, resuming, refusals.
+
+pqn_rnn.py has tests of its own, and the others carry copies of its parts (test_copies.py): here is what could still go
+wrong in them.
+"""
+
+import csv
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments import spaces
+from scripts import ALL, PIXEL, arcade, fresh_params, programs, script, small, trained
+from small import assert_equal
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_pqn_rnn_training import jaxprs
+
+import popgym_arcade
+
+ROOT = Path(__file__).parents[1]
+NEW = [name for name in ALL if name != "pqn_rnn"]
+NEW_PIXEL = [name for name in PIXEL if name != "pqn_rnn"]
+PPO = {"policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "explained_variance"}
+LOSSES = {"pqn_mlp": {"td_loss", "q_values"}} | dict.fromkeys(("ppo_mlp", "ppo_rnn", "ppo_continuous_action"), PPO)
+
+
+@pytest.fixture(scope="module", params=NEW)
+def run(request, tmp_path_factory):
+    """The script's name and the folder of a complete small run."""
+    name = request.param
+    return name, script(name).main(small(name, run_dir=str(tmp_path_factory.mktemp(name))))
+
+
+def rows_of(folder):
+    with (folder / "eval.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_run_folder_holds_what_it_promises(run):
+    name, folder = run
+    memory = "MinGRU" if name.endswith("rnn") else "none"
+    env_id = small(name).env_id
+    assert re.fullmatch(rf"{env_id}__full__{name}__{memory}__0__\d{{8}}-\d{{6}}(-\d+)?", folder.name)
+    about = json.loads((folder / "args.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert about["script"] == name and about["versions"]["jax"] == jax.__version__
+    assert (folder / "curve.png").stat().st_size > 1000
+    assert sorted(int(path.name) for path in (folder / "checkpoints").iterdir()) == [128, 192, 256]
+    found = [(int(row["global_step"]), row["policy"], row["env_id"], row["partial_obs"]) for row in rows_of(folder)]
+    assert found == [
+        (step, policy, env_id, "False") for step, policy in ((0, "random"), (128, "greedy"), (256, "greedy"))
+    ]
+
+
+def test_tensorboard_holds_the_promised_curves(run):
+    name, folder = run
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    curves = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+    wanted = {f"losses/{loss}" for loss in LOSSES[name] | {"grad_norm"}} | {"eval/episodic_return"}
+    charts = ["SPS", "learning_rate", "compile_seconds"] + ["epsilon"] * (name == "pqn_mlp")
+    wanted |= {f"charts/{chart}" for chart in charts}
+    # (no episode of Pendulum is over after 64 steps)
+    optional = {f"charts/{chart}" for chart in ("episodic_return", "episodic_length", "episodes")}
+    assert wanted <= set(curves) <= wanted | optional
+    assert name == "ppo_continuous_action" or optional <= set(curves)
+    assert [point.step for point in curves["losses/grad_norm"]] == [64, 128, 192, 256]
+
+
+def test_a_loaded_run_gives_the_reported_return(run):
+    name, folder = run
+    module = script(name)
+    args, params = module.load_run(folder)
+    assert args == small(name, run_dir=str(folder.parent))
+    key = jax.random.fold_in(module.make_keys(args)[1], args.total_timesteps)
+    evaluation = jax.jit(module.make_evaluate(args))(params, key, module.POLICIES["greedy"])
+    assert float(rows_of(folder)[-1]["return_mean"]) == float(evaluation.returns.mean())
+    assert float(rows_of(folder)[-1]["length_mean"]) == float(evaluation.lengths.mean())
+
+
+def test_resuming_with_other_arguments_says_which(run):
+    name, folder = run
+    with pytest.raises(script(name).UserError, match="--gamma 0.99"):
+        script(name).parse_args(["--resume", str(folder), "--gamma", "0.5"])
+    assert script(name).parse_args(["--resume", str(folder), "--log-every", "32"]).log_every == 32
+
+
+def test_a_run_of_another_script_is_refused(run):
+    name, folder = run
+    with pytest.raises(script("pqn_rnn").UserError, match="no readable args.json|use that script"):
+        script("pqn_rnn").parse_args(["--resume", str(folder)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEW)
+def test_stopped_and_resumed_equals_unbroken(name, tmp_path, monkeypatch):
+    module, args = script(name), small(name, total_timesteps=128, run_dir=str(tmp_path / "whole"))
+    whole = module.main(args)
+    run_updates = module.run_updates
+
+    def one_update(train_chunk, state, _updates, stop):
+        os.kill(os.getpid(), signal.SIGINT)
+        return run_updates(train_chunk, state, 1, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "run_updates", one_update)
+        with pytest.raises(SystemExit) as stopped:
+            module.main(dataclasses.replace(args, run_dir=str(tmp_path / "broken")))
+    assert stopped.value.code == 130
+    broken = next((tmp_path / "broken").iterdir())
+    assert [path.name for path in (broken / "checkpoints").iterdir()] == ["32"]
+    module.main(module.parse_args(["--resume", str(broken)]))
+    one, other = ([{**row, "wall_seconds": None} for row in rows_of(folder)] for folder in (whole, broken))
+    assert one == other
+    states = [module.restore_checkpoint(folder, args) for folder in (whole, broken)]
+    assert states[0][0] == states[1][0] == 128
+    assert_equal(states[0][1], states[1][1])
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_seed_repeats_and_seeds_together_equal_seeds_alone(name):
+    args = small(name, num_seeds=2, seed=3)
+    state, metrics = trained(name, args, 3)
+    for i in range(2):
+        alone, alone_metrics = trained(name, dataclasses.replace(args, num_seeds=1, seed=3 + i), 3)
+        assert_equal(jax.tree.map(lambda x, i=i: x[i], state.params), alone.params, atol=1e-5)
+        assert_equal(jax.tree.map(lambda x, i=i: x[i], state.actor.env_state), alone.actor.env_state, atol=1e-4)
+        assert_equal(metrics["episodes"][i], alone_metrics["episodes"])
+    assert_equal(alone, trained(name, dataclasses.replace(args, num_seeds=1, seed=4), 3)[0])
+    weights = [np.concatenate([np.ravel(leaf[i]) for leaf in jax.tree.leaves(state.params)]) for i in range(2)]
+    assert not np.array_equal(*weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEW_PIXEL)
+def test_seeds_together_equal_seeds_alone_from_pixels(name):
+    args = arcade(name, num_seeds=2)
+    state, _ = trained(name, args, 2)
+    alone, _ = trained(name, dataclasses.replace(args, num_seeds=1, seed=1), 2)
+    assert_equal(jax.tree.map(lambda x: x[1], state.params), alone.params, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_chunks_add_up(name):
+    args = small(name)
+    whole, metrics = trained(name, args, 4)
+    _, train_chunk = programs(name, dataclasses.replace(args, seed=0))
+    part, first = trained(name, args, 1)
+    part, second = train_chunk(part, jnp.int32(3))
+    assert_equal(whole, part)
+    assert_equal(metrics, jax.tree.map(jnp.add, first, second), atol=1e-4)
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+@pytest.mark.parametrize("name", NEW)
+def test_final_observations_are_read_in_a_cond_also_with_seeds(name, num_seeds):
+    module = script(name)
+    args = (arcade if name in PIXEL else small)(name, num_seeds=num_seeds)
+    init, train_chunk = module.make_train(args)
+    state = jax.eval_shape(module.over_seeds(init, args), module.make_keys(args)[0])
+    program = jax.make_jaxpr(module.over_seeds(train_chunk, args, (0, None)))(state, jnp.int32(1))
+    with_network = [
+        cond
+        for cond, _ in jaxprs(program.jaxpr)
+        if cond.primitive.name == "cond"
+        and any(
+            e.primitive.name == "dot_general" for branch in cond.params["branches"] for e, _ in jaxprs(branch.jaxpr)
+        )
+    ]
+    assert len(with_network) == 1
+    if name in PIXEL:  # its operands hold states, not frames
+        assert not [variable for variable in with_network[0].invars if variable.aval.shape[-3:] == (128, 128, 3)]
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_truncation_bootstraps_from_the_final_observation(name):
+    args = small(name, env_params=("max_steps_in_episode=3",))
+    module = script(name)
+    env, env_params = module.make_env(args)
+    _, begin, act = module.make_actor(args)
+    network, params = fresh_params(name, args)
+    actor = begin(jax.random.key(1), args.num_envs)
+    for t in range(3):
+        before = actor
+        actor, transition, info = act(params, before, module.POLICIES["greedy"])
+        assert bool(transition.truncated.all()) == (t == 2) and not transition.terminated.any()
+        assert t == 2 or (transition.final_value == 0).all()
+    more = ()
+    carry = module.initial_carry(network, args.num_envs)
+    if name.endswith("rnn"):  # with the memory as it was
+        last = before.obs[None], before.prev_action[None], before.start[None]
+        carry, _ = module.forward(network, params, before.carry, *last)
+        more = transition.action[None], jnp.zeros((1, args.num_envs), bool)
+    _, output = module.forward(network, params, carry, info["final_observation"][None], *more)
+    value = output.q[0].max(axis=-1) if name.startswith("pqn") else output.value[0]
+    np.testing.assert_allclose(transition.final_value, value, atol=1e-5)
+    assert (jnp.abs(transition.final_value) > 0).all() and (actor.episode_length == 0).all()
+
+
+def ids_for(name):
+    """Every gymnax id whose actions the script takes, but the one that wants a download."""
+    kind = spaces.Discrete if name in PIXEL else spaces.Box
+    for env_id in gymnax.registered_envs:
+        if env_id not in (*popgym_arcade.REGISTERED_ENVIRONMENTS, "MNISTBandit-bsuite", "Lamps"):
+            env, params = gymnax.make(env_id)
+            if isinstance(env.action_space(params), kind):
+                yield env_id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "env_id"), [(name, env_id) for name in NEW for env_id in ids_for(name)])
+def test_one_update_on_every_gymnax_id(name, env_id):
+    memory = {"memory": "MLP"} if name.endswith("rnn") else {}
+    args = small(name, env_id=env_id, update_epochs=1, num_minibatches=1, **memory)
+    state, metrics = trained(name, args, 1)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
+    assert float(metrics["grad_norm"]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEW_PIXEL)
+def test_one_update_from_pixels_also_in_bfloat16(name):
+    results = {}
+    for precision in ("float32", "bfloat16"):
+        state, metrics = trained(name, arcade(name, env_id="NavigatorEasy", precision=precision), 1)
+        assert state.actor.obs.dtype == jnp.uint8
+        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state.params))
+        results[precision] = float(metrics["grad_norm"])
+    assert results["bfloat16"] == pytest.approx(results["float32"], rel=0.25) and results["float32"] > 0
+
+
+@pytest.mark.parametrize("encoder", ["patch", "paper"])
+@pytest.mark.parametrize("name", NEW_PIXEL)
+def test_no_convolution_is_left_in_a_cpu_program(name, encoder):
+    init, train_chunk = script(name).make_train(arcade(name, encoder=encoder))
+    text = jax.jit(train_chunk).lower(jax.eval_shape(init, jax.random.key(0)), jnp.int32(1)).as_text()
+    assert "stablehlo.dot_general" in text and "stablehlo.convolution" not in text
+
+
+EVERYWHERE = [
+    ("--env-id CartPoleEazy", "did you mean"),
+    ("--env-params speed=3", "max_steps_in_episode"),
+    ("--num-envs 0", "--num-envs 0: use 1 or more"),
+    ("--num-minibatches 7", "use one of 1, 2, 4"),
+    ("--precision float8", "bfloat16"),
+    ("--learning-rate nan", "--learning-rate"),
+    ("--exp-name a/b", "without /"),
+    ("--target-return 0.5 --eval-every 0", "--eval-every"),
+    ("--hidden-size 2000000", "lower --hidden-size"),
+    ("--resume nowhere", "not a run folder"),
+]
+PIXELS_ONLY = [
+    ("--env-id Pendulum-v1", "Discrete"),
+    ("--env-id CartPole-v1 --partial-obs", "no partially observable twin"),
+    ("--obs-size 100", "128 or 256"),
+    ("--encoder resnet", "patch, paper"),
+    ("--env-id CartPole-v1 --capture-video", "popgym_arcade ids only"),
+]
+PPO_ONLY = [
+    ("--clip-coef 0", "--clip-coef"),
+    ("--gae-lambda 1.5", "from 0 to 1"),
+    ("--ent-coef -1", "--ent-coef"),
+    ("--target-kl 0", "--target-kl"),
+]
+REFUSALS = [(name, *case) for name in NEW for case in EVERYWHERE]
+REFUSALS += [(name, *case) for name in NEW_PIXEL for case in PIXELS_ONLY]
+REFUSALS += [(name, *case) for name in NEW if name.startswith("ppo") for case in PPO_ONLY]
+REFUSALS += [("ppo_rnn", "--memory Elephant", "MinGRU"), ("ppo_continuous_action", "--env-id CartPoleEasy", "Box")]
+
+
+@pytest.mark.parametrize(("name", "line", "words"), REFUSALS)
+def test_bad_input_is_refused_in_one_line(name, line, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(script(name).UserError) as error:
+        script(name).parse_args(line.split())
+    assert words in str(error.value) and "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_on_the_command_line(name, tmp_path):
+    """Help has a line for every flag; a refusal is one line and exit code 2."""
+    line = [sys.executable, str(ROOT / f"{name}.py")]
+    out = subprocess.run([*line, "--help"], capture_output=True, text=True, timeout=120).stdout
+    for field in dataclasses.fields(script(name).Args):
+        assert script(name).flag(field.name) in out
+    refused = subprocess.run([*line, "--env-id", "Nope"], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and not refused.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", NEW_PIXEL)
+def test_capture_video(name, tmp_path):
+    from PIL import Image
+
+    args = arcade(name, env_params=("max_steps_in_episode=3",))
+    params = script(name).make_train(args)[0](jax.random.key(0)).params
+    script(name).record_episode(args, params, jax.random.key(1), tmp_path / "episode.gif")
+    with Image.open(tmp_path / "episode.gif") as picture:
+        assert picture.n_frames == 4 and picture.size == (512, 256)
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+
+
+def learned_return(name, args):
+    module = script(name)
+    state, _ = trained(name, args, args.num_updates)
+    evaluate = jax.jit(module.make_evaluate(dataclasses.replace(args, eval_episodes=64)))
+    return float(evaluate(state.params, jax.random.key(5), module.POLICIES["greedy"]).returns.mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pqn_mlp", "ppo_mlp"])
+def test_cart_pole_is_learned(name):
+    """Random play gets 22; the flags are those of benchmark/classic_control.sh, the budget a fifth."""
+    flags = {"num_envs": 4, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4, "hidden_size": 64}
+    pqn = {"q_lambda": 0.9, "exploration_fraction": 0.5, "end_e": 0.02} if name == "pqn_mlp" else {}
+    assert learned_return(name, small(name, total_timesteps=100_000, **flags, **pqn)) > 150
+
+
+@pytest.mark.slow
+def test_a_memory_learns_what_no_memory_can():
+    """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""
+    common = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=10",), "total_timesteps": 100_000}
+    common |= {"num_envs": 16, "num_steps": 32, "num_minibatches": 4, "learning_rate": 1e-3, "hidden_size": 32}
+    assert learned_return("ppo_rnn", small("ppo_rnn", prev_action=False, **common)) > 0.95
+    assert learned_return("ppo_mlp", small("ppo_mlp", **common)) < 0.5
