@@ -623,6 +623,15 @@ def over_seeds(function, args: Args, in_axes=0):
     return jax.vmap(function, in_axes=in_axes, axis_name="seed") if args.num_seeds > 1 else function
 
 
+def seed_by_seed(init, args: Args):
+    """`init` for a key or, one after the other, for several.
+
+    XLA's CPU backend (jax 0.10.2) can wait for itself for ever in the QR decompositions of several seeds at once, which
+    orthogonal weights ask for.
+    """
+    return functools.partial(jax.lax.map, init) if args.num_seeds > 1 else init
+
+
 # -------------------------------------------------------------------------------------------------- run and checkpoints
 
 
@@ -754,7 +763,7 @@ def restore_checkpoint(folder: str | Path, args: Args, step: int | None = None) 
         return jnp.asarray(array)
 
     init, _ = make_train(args)
-    template = jax.eval_shape(over_seeds(init, args), make_keys(args)[0])
+    template = jax.eval_shape(seed_by_seed(init, args), make_keys(args)[0])
     return step, jax.tree_util.tree_map_with_path(restored, template)
 
 
@@ -808,7 +817,8 @@ class Records:
         values = np.atleast_1d(values).astype(float)
         told = values[~np.isnan(values)]
         mean = told.mean() if told.size else math.nan
-        for writer, value in zip(self.writers, (mean, *values), strict=False):
+        each = values if len(values) > 1 else ()  # what the seeds share has one value, and is told once
+        for writer, value in zip(self.writers, (mean, *each), strict=False):
             if not np.isnan(value):
                 summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
                 writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
@@ -999,7 +1009,7 @@ def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainSta
         records = Records(make_run_folder(args), args)
         table = "".join(f"|{name}|{value}|\n" for name, value in dataclasses.asdict(args).items())
         records.text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
-        return records, 0, jax.jit(over_seeds(init, args))(train_keys)
+        return records, 0, waited(jax.jit(seed_by_seed(init, args)), train_keys)
     step, state = restore_checkpoint(args.resume, args)
     for checkpoint in Path(args.resume, "checkpoints").glob("*"):
         if checkpoint.name.isdigit() and int(checkpoint.name) > step:  # damaged: out of the way, but kept

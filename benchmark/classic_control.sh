@@ -27,7 +27,8 @@ done
 mountain="--num-envs 64 --num-steps 256 --num-minibatches 8 --update-epochs 8 --hidden-size 64 --gamma 0.995"
 train "ppo_mlp.py $mountain --learning-rate 1e-3" MountainCar-v0 1000000
 report MountainCar-v0
-train "$continuous --num-steps 128 --gamma 0.9 --learning-rate 1e-3" Pendulum-v1 1000000
+train "ppo_continuous_action.py --num-envs 32 --num-steps 200 --num-minibatches 32 --update-epochs 10 --gamma 0.95 --learning-rate 1e-3" \
+    Pendulum-v1 1000000
 report Pendulum-v1
 train "$continuous --num-steps 256 --ent-coef 0.001" MountainCarContinuous-v0 500000
 report MountainCarContinuous-v0

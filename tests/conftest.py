@@ -30,10 +30,12 @@ def update_references(request):
 
 
 def group_of(item) -> str:
-    """The id that the test is about, or else its file; tests of the scripts stay with their file."""
-    env_id = item.callspec.params.get("env_id") if hasattr(item, "callspec") else None
-    of_a_script = item.path.stem.startswith("test_pqn")
-    return env_id if env_id in harness.IDS and not of_a_script else item.path.stem
+    """The id that a test of the environments is about; else its file and, of tests for all scripts, the script."""
+    values = item.callspec.params if hasattr(item, "callspec") else {}
+    if item.path.stem == "test_scripts":
+        return f"test_scripts {values.get('run', values.get('name'))}"
+    is_about_an_id = values.get("env_id") in harness.IDS and not item.path.stem.startswith("test_pqn")
+    return values["env_id"] if is_about_an_id else item.path.stem
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks

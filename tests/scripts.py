@@ -31,7 +31,7 @@ def arcade(name, **changes):
 def programs(name, args):
     module = script(name)
     init, train_chunk = module.make_train(args)
-    return jax.jit(module.over_seeds(init, args)), jax.jit(module.over_seeds(train_chunk, args, (0, None)))
+    return jax.jit(module.seed_by_seed(init, args)), jax.jit(module.over_seeds(train_chunk, args, (0, None)))
 
 
 def trained(name, args, updates):

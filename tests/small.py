@@ -32,7 +32,7 @@ def small(**changes) -> Args:
 @functools.lru_cache
 def programs(args: Args):
     init, train_chunk = pqn_rnn.make_train(args)
-    return jax.jit(pqn_rnn.over_seeds(init, args)), jax.jit(pqn_rnn.over_seeds(train_chunk, args, (0, None)))
+    return jax.jit(pqn_rnn.seed_by_seed(init, args)), jax.jit(pqn_rnn.over_seeds(train_chunk, args, (0, None)))
 
 
 def trained(args: Args, updates: int):

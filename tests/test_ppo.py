@@ -147,6 +147,7 @@ def test_numbers_by_hand():
     value, target = jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 2.0, 6.0])
     assert float(ppo_mlp.explained_variance(value, target)) == pytest.approx(1 - 2 / (14 / 3))
     assert float(ppo_mlp.explained_variance(target, target)) == 1.0
+    assert np.isnan(ppo_mlp.explained_variance(value, jnp.ones(3)))
 
 
 def test_policies():

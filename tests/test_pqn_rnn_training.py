@@ -70,7 +70,7 @@ def jaxprs(jaxpr, depth_of_cond=0):
 def test_final_observations_are_read_in_a_cond_also_with_seeds(num_seeds):
     args = dataclasses.replace(ARCADE, num_seeds=num_seeds).checked()
     init, train_chunk = pqn_rnn.make_train(args)
-    state = jax.eval_shape(pqn_rnn.over_seeds(init, args), pqn_rnn.make_keys(args)[0])
+    state = jax.eval_shape(pqn_rnn.seed_by_seed(init, args), pqn_rnn.make_keys(args)[0])
     program = jax.make_jaxpr(pqn_rnn.over_seeds(train_chunk, args, (0, None)))(state, jnp.int32(1))
     conds = [equation for equation, _ in jaxprs(program.jaxpr) if equation.primitive.name == "cond"]
     with_network = [
