@@ -340,10 +340,10 @@ def learned_return(name, args):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pqn_mlp", "ppo_mlp"])
 def test_cart_pole_is_learned(name):
-    """Random play gets 22; the flags are those of benchmark/classic_control.sh, the budget a fifth."""
+    """Random play gets 22; the flags and the budget are those of benchmark/classic_control.sh."""
     flags = {"num_envs": 4, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4, "hidden_size": 64}
     pqn = {"q_lambda": 0.9, "exploration_fraction": 0.5, "end_e": 0.02} if name == "pqn_mlp" else {}
-    assert learned_return(name, small(name, total_timesteps=100_000, **flags, **pqn)) > 150
+    assert learned_return(name, small(name, total_timesteps=500_000, **flags, **pqn)) > 400
 
 
 @pytest.mark.slow
