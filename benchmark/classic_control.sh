@@ -8,12 +8,11 @@ runs="${RUN_DIR:-runs/classic_control}"
 small="--num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
 ppo="ppo_mlp.py $small"
 pqn="pqn_mlp.py $small --q-lambda 0.9 --exploration-fraction 0.5 --end-e 0.02"
-continuous="ppo_continuous_action.py --num-envs 16 --update-epochs 10 --num-minibatches 16"
-train() { # script and flags, environment, steps, more flags
-    local script="$1" env="$2" steps="$3"
-    shift 3
+mountain="ppo_mlp.py --num-envs 64 --num-steps 256 --num-minibatches 8 --update-epochs 8 --hidden-size 64 --gamma 0.995"
+continuous="ppo_continuous_action.py --update-epochs 10"
+train() { # script and flags, environment, steps
     # shellcheck disable=SC2086
-    "${PYTHON:-.venv/bin/python}" $script --env-id "$env" --total-timesteps "$steps" --num-seeds 5 --run-dir "$runs/$env" "$@"
+    "${PYTHON:-.venv/bin/python}" $1 --env-id "$2" --total-timesteps "$3" --num-seeds 5 --run-dir "$runs/$2"
 }
 report() {
     "${PYTHON:-.venv/bin/python}" benchmark/report.py --runs "$runs/$1/*" --by script --training \
@@ -24,11 +23,9 @@ for env in CartPole-v1 Acrobot-v1; do
     train "$pqn" "$env" 500000
     report "$env"
 done
-mountain="--num-envs 64 --num-steps 256 --num-minibatches 8 --update-epochs 8 --hidden-size 64 --gamma 0.995"
-train "ppo_mlp.py $mountain --learning-rate 1e-3" MountainCar-v0 1000000
+train "$mountain --learning-rate 1e-3" MountainCar-v0 1000000
 report MountainCar-v0
-train "ppo_continuous_action.py --num-envs 32 --num-steps 200 --num-minibatches 32 --update-epochs 10 --gamma 0.95 --learning-rate 1e-3" \
-    Pendulum-v1 1000000
+train "$continuous --num-envs 32 --num-steps 200 --num-minibatches 32 --gamma 0.95 --learning-rate 1e-3" Pendulum-v1 1000000
 report Pendulum-v1
-train "$continuous --num-steps 256 --ent-coef 0.001" MountainCarContinuous-v0 500000
+train "$continuous --num-envs 16 --num-steps 256 --num-minibatches 16 --ent-coef 0.001" MountainCarContinuous-v0 500000
 report MountainCarContinuous-v0

@@ -50,10 +50,16 @@ def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @functools.cache
 def last_episodes(folder: Path, count: int = 100) -> float:
     """Mean return of about the last `count` training episodes in a folder of TensorBoard events: whole points of the
-    curve, each the mean of so many episodes, from the end until they make up the count."""
+    curve, each the mean of so many episodes, from the end until they make up the count.
+
+    Raises:
+        ValueError: when no training episode was over.
+    """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes seconds to import
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    if "charts/episodes" not in events.Tags()["scalars"]:
+        raise ValueError(f"--training: {folder} has no finished training episode")
     episodes = {point.step: point.value for point in events.Scalars("charts/episodes")}
     total, seen = 0.0, 0.0
     for point in reversed(events.Scalars("charts/episodic_return")):

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from benchmark import report
 
@@ -75,3 +78,20 @@ def test_bad_input_is_refused_in_one_line(tmp_path, runs, by, words):
     done = subprocess.run(line, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr
     assert not list(tmp_path.glob("out*"))
+
+
+def test_the_last_training_episodes_are_weighted_by_their_number(tmp_path):
+    two_groups(tmp_path)
+    for number, run in enumerate(sorted(tmp_path.iterdir())):
+        writer = EventFileWriter(str(run))
+        for step, (episodes, value) in enumerate([(500, 9.0), (60, 1.0 + number), (50, 3.0 + number)]):
+            for tag, point in (("charts/episodes", episodes), ("charts/episodic_return", value)):
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=point)])
+                writer.add_event(Event(step=step, summary=summary))
+        writer.close()
+        assert report.last_episodes(run) == pytest.approx((60 * 1 + 50 * 3) / 110 + number)
+    report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "table"), training=True))
+    lines = (tmp_path / "out" / "table.md").read_text().splitlines()
+    assert lines[0].endswith("| last 100 training episodes |") and lines[2].endswith("| 2.4 ± 0.5 |")
+    with pytest.raises(ValueError, match="no finished training episode"):
+        report.last_episodes(tmp_path / "out")
