@@ -95,7 +95,7 @@ class Args:
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
     clip_coef: float = 0.2
-    """the probability of an action may change by this factor before its gradient is cut"""
+    """an action's gradient is cut once its new density over its old one is this far from 1"""
     clip_vloss: bool = True
     """cut the value loss where the value has moved by more than CLIP_COEF"""
     ent_coef: float = 0.0
@@ -109,7 +109,7 @@ class Args:
     hidden_size: int = 64
     """width of the two hidden layers"""
     precision: str = "float32"
-    """matrix products in float32 or bfloat16; parameters stay in float32"""
+    """matrix products in float32 or bfloat16; parameters and the last layer stay in float32"""
     exp_name: str = SCRIPT
     """name of the experiment in the run folder's name"""
     run_dir: str = "runs"
@@ -152,12 +152,17 @@ class Args:
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
-                allowed = f"{low} or more" if high == MAX_INT else f"a number from {low} to {high}"
+                allowed = f"{low} or more" if value < low and high == MAX_INT else f"a number from {low} to {high}"
                 raise UserError(f"{flag(name)} {value}: use {allowed}")
+        if self.batch_size > MAX_INT:
+            raise UserError(f"--num-envs * --num-steps = {self.batch_size} steps: a rollout has at most {MAX_INT}")
         if self.batch_size % self.num_minibatches:
-            divisors = ", ".join(str(n) for n in range(1, self.batch_size + 1) if self.batch_size % n == 0)
             both = f"--num-minibatches {self.num_minibatches} does not divide NUM_ENVS * NUM_STEPS = {self.batch_size}"
-            raise UserError(f"{both}: use one of {divisors}")
+            raise UserError(f"{both}: use {nearest_divisors(self.batch_size, self.num_minibatches)}")
+        if self.norm_adv and self.batch_size == self.num_minibatches:
+            raise UserError(
+                "--norm-adv turns an advantage alone into zero: lower --num-minibatches or use --no-norm-adv"
+            )
         if self.precision not in ("float32", "bfloat16"):
             raise UserError(f"--precision {self.precision!r} is unknown: use one of float32, bfloat16")
         if not self.exp_name or "/" in self.exp_name:
@@ -177,6 +182,14 @@ class Args:
         return dataclasses.replace(self, total_timesteps=self.num_updates * self.batch_size)
 
 
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` below and above `wanted`, which is none, as "4 or 8"."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    divisors = {*small, *(number // n for n in small)}
+    nearest = [max(n for n in divisors if n < wanted), *sorted(n for n in divisors if n > wanted)[:1]]
+    return " or ".join(map(str, nearest))
+
+
 def flag(name: str) -> str:
     """The command line's spelling of a field of `Args`."""
     return "--" + name.replace("_", "-")
@@ -189,6 +202,8 @@ def make_env(args: Args):
     if args.env_id not in known:
         like = difflib.get_close_matches(args.env_id, known, 3, 0.4) or sorted(known)
         raise UserError(f"--env-id {args.env_id!r} is unknown: did you mean {' or '.join(like)}?")
+    if args.env_id == "MNISTBandit-bsuite":
+        raise UserError(f"--env-id {args.env_id} downloads data when it is made: use another id")
     env, env_params = gymnax.make(args.env_id)
     fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
     for item in args.env_params:
@@ -206,7 +221,7 @@ def make_env(args: Args):
 def read_like(old: Any, text: str) -> Any:
     """What `text` writes as a Python literal, if it is of the type and shape of `old`; else a ValueError."""
     new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
-    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind")
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
     if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
         raise ValueError
     return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
@@ -266,13 +281,13 @@ class Tower(nn.Module):
         dtype, orthogonal = jnp.dtype(self.args.precision), nn.initializers.orthogonal
         for _ in range(2):
             x = nn.tanh(nn.Dense(self.args.hidden_size, dtype=dtype, kernel_init=orthogonal(math.sqrt(2)))(x))
-        return nn.Dense(self.outputs, dtype=dtype, kernel_init=orthogonal(self.scale))(x).astype(jnp.float32)
+        return nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))(x)
 
 
 class ActorCritic(nn.Module):
     """Two towers that share nothing but the normalised observation: one gives the policy, the other the value.
 
-    What normalises the observations is among the network's variables, so that it is wherever the parameters are.
+    What normalises the observations is among the network's variables: it is saved and handed on with the parameters.
     """
 
     args: Args
@@ -291,12 +306,12 @@ class ActorCritic(nn.Module):
 
 
 def make_network(args: Args, observation_space, num_actions: int) -> ActorCritic:
-    """The network that these arguments describe; an action has `num_actions` numbers."""
+    """The network that these arguments describe; an action has `num_actions` components."""
     return ActorCritic(args, num_actions)
 
 
 def initial_carry(network: ActorCritic, batch: int) -> Any:
-    """Nothing: this network remembers nothing."""
+    """Nothing: this network remembers nothing. (The analysis scripts ask every script for it.)"""
     return ()
 
 
@@ -328,12 +343,12 @@ def choose(key: jax.Array, output: Output, policy: jax.Array, low: jax.Array, hi
 
 
 def discounted_sums(rollout: "Transition", before: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
-    """S_t = r_t + gamma S_{t-1} from S_{-1} = `before`[E], anew in each episode: (what goes on [E], S[T, E])."""
+    """S_t = r_t + gamma S_{t-1} from S_{-1} = `before`[E], anew in each episode: what goes on [E], and S[T, E]."""
 
-    def forward_in_time(last, now):
+    def forward_in_time(previous, now):
         reward, done = now
-        this = reward + gamma * last
-        return jnp.where(done, 0.0, this), this
+        total = reward + gamma * previous
+        return jnp.where(done, 0.0, total), total
 
     return jax.lax.scan(forward_in_time, before, (rollout.reward, rollout.terminated | rollout.truncated))
 
@@ -342,7 +357,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
     """Generalised advantage estimates [T, E] of a rollout (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
     A_t = d_t + gamma lambda (1 - done_t) A_{t+1} with d_t = r_t + gamma (1 - terminated_t) v_t - V(s_t), where v_t is
-    next_value[t] = V(s_{t+1}), or `final_value` after a truncated step; 0 after the last step.
+    next_value[t] = V(s_{t+1}), or `final_value` after a truncated step. Beyond the rollout A is taken for zero.
     """
     value = jnp.where(rollout.truncated, rollout.final_value, next_value)
     delta = rollout.reward + gamma * jnp.where(rollout.terminated, 0.0, value) - rollout.value
@@ -359,21 +374,21 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
     """The clipped objective of Schulman et al. 2017, means over [T, B], and what is logged of it.
 
-    `advantage` and `target` (of the value) are those of the rollout. The estimates of the KL divergence from the old to
-    the new policy are Schulman's, http://joschu.net/blog/kl-approx.html.
+    T is 1 where single steps are shuffled. `advantage` and `target` (of the value) are those of the rollout. The
+    estimates of the divergence KL(old policy || new policy) are Schulman's, http://joschu.net/blog/kl-approx.html.
     """
     distribution = policy_of(output)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     if args.norm_adv:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    clipped = jnp.clip(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
-    policy_loss = -jnp.minimum(advantage * ratio, advantage * clipped).mean()
-    error = jnp.square(output.value - target)
+    clipped_ratio = jnp.clip(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
+    policy_loss = -jnp.minimum(advantage * ratio, advantage * clipped_ratio).mean()
+    squared_error = jnp.square(output.value - target)
     if args.clip_vloss:
-        near = batch.value + jnp.clip(output.value - batch.value, -args.clip_coef, args.clip_coef)
-        error = jnp.maximum(error, jnp.square(near - target))
-    value_loss = 0.5 * error.mean()
+        clipped_value = batch.value + jnp.clip(output.value - batch.value, -args.clip_coef, args.clip_coef)
+        squared_error = jnp.maximum(squared_error, jnp.square(clipped_value - target))
+    value_loss = 0.5 * squared_error.mean()
     entropy = distribution.entropy().mean()
     metrics = {
         "policy_loss": policy_loss,
@@ -389,6 +404,19 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
 def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
     """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; nan for a constant target."""
     return jnp.where(target.var() > 0, 1 - (target - value).var() / target.var(), jnp.nan)
+
+
+def random_order(key: jax.Array, length: int) -> jax.Array:
+    """The numbers 0 ... length - 1 in random order, int32.
+
+    `jax.random.permutation` sorts pairs, which XLA's CPU backend does five to ten times slower than plain numbers. Here
+    the high bits of each number are random, the low ones say which it is; with 16 random bits or more, ties are rare.
+    """
+    bits = (length - 1).bit_length()
+    if bits > 16:
+        return jax.random.permutation(key, length)
+    marked = jax.random.bits(key, (length,)) >> bits << bits | jnp.arange(length, dtype=jnp.uint32)
+    return (jnp.sort(marked) & ((1 << bits) - 1)).astype(jnp.int32)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
@@ -414,7 +442,7 @@ class Transition:
     obs: jax.Array
     action: jax.Array
     log_prob: jax.Array  # of the action
-    value: jax.Array
+    value: jax.Array  # of obs
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
@@ -553,23 +581,27 @@ def make_train(args: Args):
         next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]
         advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
         target = advantage + rollout.value
-        learning_rate = learning_rate_at(args, state.update)
-        flat = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (rollout, advantage, target))  # [1, T * E, ...]
+        learning_rate = learning_rate_at(args, state.update)  # one for all gradient steps of the rollout
+        obs = rollout.obs.reshape(-1, *rollout.obs.shape[2:])  # [T * E, ...]
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rollout.replace(obs=None), advantage, target))
 
-        def minibatch(learner: Learner, steps):
-            """One gradient step on the steps[B] of the rollout."""
-            batch = jax.tree.map(lambda x: x[:, steps], flat)
+        def minibatch(learner: Learner, shuffled):
+            """One gradient step on B steps of the rollout."""
+            steps, (batch, *estimates) = jax.tree.map(lambda x: x[None], shuffled)  # [1, B]
+            batch = batch.replace(obs=obs[steps])
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(
-                learner.params, state.params["moments"], *batch
+                learner.params, state.params["moments"], batch, *estimates
             )
             updates, opt_state = optimizer.update(grads, learner.opt_state)
             params = optax.apply_updates(learner.params, jax.tree.map(lambda x: -learning_rate * x, updates))
             learned |= {"grad_norm": optax.tree.norm(grads)}
             return learner.replace(params=params, opt_state=opt_state), learned
 
-        def epoch(learner: Learner, batches):
-            """A pass over all minibatches; nothing is learned once the policy has moved too far."""
-            after, learned = jax.lax.scan(minibatch, learner, batches)
+        def epoch(learner: Learner, order):
+            """A pass in order[minibatches, B]; nothing is learned once the policy has moved too far."""
+            # observations are fetched minibatch by minibatch: a shuffled copy of all would double the memory
+            shuffled = order, jax.tree.map(lambda x: x[order], flat)
+            after, learned = jax.lax.scan(minibatch, learner, shuffled)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is None:
                 return after, learned
@@ -579,13 +611,15 @@ def make_train(args: Args):
             return after.replace(stopped=learner.stopped | moved), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [jax.random.permutation(epoch_key, args.batch_size) for epoch_key in epoch_keys]
-        batches = jnp.stack(orders).reshape(args.update_epochs, args.num_minibatches, -1)
+        orders = [random_order(epoch_key, args.batch_size) for epoch_key in epoch_keys]
+        orders = jnp.stack(orders).reshape(args.update_epochs, args.num_minibatches, -1)
         learner = Learner(params=state.params["params"], opt_state=state.opt_state, stopped=jnp.bool_(False))
-        learner, learned = jax.lax.scan(epoch, learner, batches)
+        learner, learned = jax.lax.scan(epoch, learner, orders)
         done = rollout.terminated | rollout.truncated
+        explained = explained_variance(rollout.value, target)
         metrics = jax.tree.map(jnp.sum, learned) | {
-            "explained_variance": explained_variance(rollout.value, target),
+            "explained_variance": jnp.nan_to_num(explained),
+            "explained_updates": ~jnp.isnan(explained) * 1,
             "updates": jnp.int32(1),
             "episodes": done.sum(dtype=jnp.int32),
             "episodic_return": (done * rollout.episode_return).sum(),
@@ -721,7 +755,8 @@ def read_args(folder: str | Path) -> Args:
     try:
         about = json.loads((Path(folder) / "args.json").read_text())
         script, saved = about["script"], about["args"]
-        args = Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+        saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+        args = Args(**saved) if script == SCRIPT else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
     if script != SCRIPT:
@@ -859,8 +894,9 @@ class Records:
 
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
         """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
-        returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
-        partial_obs = getattr(self.args, "partial_obs", False)
+        shape = self.args.num_seeds, -1
+        returns, lengths = (np.asarray(x).reshape(shape) for x in (episodes.returns, episodes.lengths))
+        partial_obs = getattr(self.args, "partial_obs", False)  # a script for vectors has no twins
         for i in range(self.args.num_seeds):
             row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]
             numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
@@ -971,11 +1007,15 @@ def is_due(cadence: int, before: int, step: int) -> bool:
     return cadence > 0 and step // cadence > before // cadence
 
 
-def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, dict, float]:
-    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds."""
+def run_updates(train_chunk, state: TrainState, updates: int, stop: list, pace: float):
+    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds.
+
+    `pace` is the updates a second so far; 0 if none is known.
+    """
     totals, seconds, done = None, 0.0, 0
     while done < updates and (totals is None or not stop):
-        some = min(updates - done, max(1, int(5 * done / seconds))) if done else 1
+        pace = done / seconds if done else pace
+        some = min(updates - done, max(1, int(5 * pace)))
         began = time.perf_counter()
         state, metrics = waited(train_chunk, state, jnp.int32(some))
         seconds += time.perf_counter() - began
@@ -990,7 +1030,8 @@ def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm
     update = step // args.batch_size - 1  # the last one done
     episodes = np.where(sums["episodes"] > 0, sums["episodes"], math.nan)
     values = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
-    values |= {"losses/explained_variance": sums["explained_variance"] / sums["updates"]}
+    explained = np.where(sums["explained_updates"] > 0, sums["explained_updates"], math.nan)
+    values |= {"losses/explained_variance": sums["explained_variance"] / explained}
     values |= {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
     values |= {"charts/episodes": episodes, "charts/SPS": sums["updates"].sum() * args.batch_size / seconds}
     values |= {"charts/learning_rate": learning_rate_at(args, update)}
@@ -1059,7 +1100,9 @@ def main(args: Args) -> Path:
             while step < args.total_timesteps and not stop and not records.reached_target():
                 before = step - step % grid
                 goal = min(before + grid, args.total_timesteps)
-                state, sums, seconds = run_updates(train_chunk, state, (goal - step) // args.batch_size, stop)
+                updates, done = (goal - step) // args.batch_size, (step - first_step) // args.batch_size
+                pace = done / train_seconds if done else 0.0
+                state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)
                 step += int(sums["updates"].max()) * args.batch_size
                 train_seconds += seconds
                 log_point(records, sums, step, seconds, bar)

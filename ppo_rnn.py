@@ -105,7 +105,7 @@ class Args:
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
     clip_coef: float = 0.2
-    """the probability of an action may change by this factor before its gradient is cut"""
+    """an action's gradient is cut once its new probability over its old one is this far from 1"""
     clip_vloss: bool = True
     """cut the value loss where the value has moved by more than CLIP_COEF"""
     ent_coef: float = 0.01
@@ -125,7 +125,7 @@ class Args:
     encoder: str = "patch"
     """reader of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     precision: str = "float32"
-    """matrix products of encoders and heads in float32 or bfloat16; parameters and memory stay in float32"""
+    """matrix products in float32 or bfloat16; parameters, memory and the last layer stay in float32"""
     exp_name: str = SCRIPT
     """name of the experiment in the run folder's name"""
     run_dir: str = "runs"
@@ -170,12 +170,17 @@ class Args:
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
-                allowed = f"{low} or more" if high == MAX_INT else f"a number from {low} to {high}"
+                allowed = f"{low} or more" if value < low and high == MAX_INT else f"a number from {low} to {high}"
                 raise UserError(f"{flag(name)} {value}: use {allowed}")
+        if self.batch_size > MAX_INT:
+            raise UserError(f"--num-envs * --num-steps = {self.batch_size} steps: a rollout has at most {MAX_INT}")
         if self.num_envs % self.num_minibatches:
-            divisors = ", ".join(str(n) for n in range(1, self.num_envs + 1) if self.num_envs % n == 0)
             both = f"--num-minibatches {self.num_minibatches} does not divide --num-envs {self.num_envs}"
-            raise UserError(f"{both}: use one of {divisors}")
+            raise UserError(f"{both}: use {nearest_divisors(self.num_envs, self.num_minibatches)}")
+        if self.norm_adv and self.batch_size == self.num_minibatches:
+            raise UserError(
+                "--norm-adv turns an advantage alone into zero: lower --num-minibatches or use --no-norm-adv"
+            )
         choices = {"encoder": ("patch", "paper"), "precision": ("float32", "bfloat16"), "memory": tuple(MEMORIES)}
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -201,6 +206,14 @@ class Args:
         return dataclasses.replace(self, total_timesteps=self.num_updates * self.batch_size)
 
 
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` below and above `wanted`, which is none, as "4 or 8"."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    divisors = {*small, *(number // n for n in small)}
+    nearest = [max(n for n in divisors if n < wanted), *sorted(n for n in divisors if n > wanted)[:1]]
+    return " or ".join(map(str, nearest))
+
+
 def flag(name: str) -> str:
     """The command line's spelling of a field of `Args`."""
     return "--" + name.replace("_", "-")
@@ -223,6 +236,8 @@ def make_env(args: Args):
     if is_arcade(args) and args.obs_size not in (128, 256):
         raise UserError(f"--obs-size {args.obs_size}: use 128 or 256")
     twin = {"partial_obs": args.partial_obs, "obs_size": args.obs_size} if is_arcade(args) else {}
+    if args.env_id == "MNISTBandit-bsuite":
+        raise UserError(f"--env-id {args.env_id} downloads data when it is made: use another id")
     env, env_params = gymnax.make(args.env_id, **twin)
     fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
     for item in args.env_params:
@@ -240,7 +255,7 @@ def make_env(args: Args):
 def read_like(old: Any, text: str) -> Any:
     """What `text` writes as a Python literal, if it is of the type and shape of `old`; else a ValueError."""
     new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
-    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind")
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
     if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
         raise ValueError
     return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
@@ -490,7 +505,7 @@ class Tower(nn.Module):
         self.encode = Encoder(args.encoder, dtype, norm=False, kernel_init=orthogonal(math.sqrt(2)))
         self.remember = Memory(args.memory, input_size, args.hidden_size, window=args.num_steps)
         self.norm = nn.LayerNorm()
-        self.head = nn.Dense(self.outputs, dtype=dtype, kernel_init=orthogonal(self.scale))
+        self.head = nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
         steps, batch = start.shape
@@ -498,7 +513,7 @@ class Tower(nn.Module):
         if self.args.prev_action:  # an episode's first observation follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
-        return carry, self.head(nn.leaky_relu(self.norm(x))).astype(jnp.float32)
+        return carry, self.head(nn.leaky_relu(self.norm(x)))
 
 
 class ActorCritic(nn.Module):
@@ -509,9 +524,9 @@ class ActorCritic(nn.Module):
     feature_size: int
 
     def setup(self):
-        both = self.args, self.num_actions, self.feature_size
-        self.actor = Tower(*both, outputs=self.num_actions, scale=0.01)
-        self.critic = Tower(*both, outputs=1, scale=1.0)
+        common = self.args, self.num_actions, self.feature_size
+        self.actor = Tower(*common, outputs=self.num_actions, scale=0.01)
+        self.critic = Tower(*common, outputs=1, scale=1.0)
 
     def __call__(self, carry: Carry, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Carry, Output]:
         actor_carry, logits = self.actor(carry.actor, obs, prev_action, start)
@@ -554,7 +569,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
     """Generalised advantage estimates [T, E] of a rollout (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
     A_t = d_t + gamma lambda (1 - done_t) A_{t+1} with d_t = r_t + gamma (1 - terminated_t) v_t - V(s_t), where v_t is
-    next_value[t] = V(s_{t+1}), or `final_value` after a truncated step; 0 after the last step.
+    next_value[t] = V(s_{t+1}), or `final_value` after a truncated step. Beyond the rollout A is taken for zero.
     """
     value = jnp.where(rollout.truncated, rollout.final_value, next_value)
     delta = rollout.reward + gamma * jnp.where(rollout.terminated, 0.0, value) - rollout.value
@@ -571,21 +586,21 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
     """The clipped objective of Schulman et al. 2017, means over [T, B], and what is logged of it.
 
-    `advantage` and `target` (of the value) are those of the rollout. The estimates of the KL divergence from the old to
-    the new policy are Schulman's, http://joschu.net/blog/kl-approx.html.
+    T is 1 where single steps are shuffled. `advantage` and `target` (of the value) are those of the rollout. The
+    estimates of the divergence KL(old policy || new policy) are Schulman's, http://joschu.net/blog/kl-approx.html.
     """
     distribution = distrax.Categorical(logits=output.logits)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     if args.norm_adv:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    clipped = jnp.clip(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
-    policy_loss = -jnp.minimum(advantage * ratio, advantage * clipped).mean()
-    error = jnp.square(output.value - target)
+    clipped_ratio = jnp.clip(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
+    policy_loss = -jnp.minimum(advantage * ratio, advantage * clipped_ratio).mean()
+    squared_error = jnp.square(output.value - target)
     if args.clip_vloss:
-        near = batch.value + jnp.clip(output.value - batch.value, -args.clip_coef, args.clip_coef)
-        error = jnp.maximum(error, jnp.square(near - target))
-    value_loss = 0.5 * error.mean()
+        clipped_value = batch.value + jnp.clip(output.value - batch.value, -args.clip_coef, args.clip_coef)
+        squared_error = jnp.maximum(squared_error, jnp.square(clipped_value - target))
+    value_loss = 0.5 * squared_error.mean()
     entropy = distribution.entropy().mean()
     metrics = {
         "policy_loss": policy_loss,
@@ -631,7 +646,7 @@ class Transition:
     start: jax.Array
     action: jax.Array
     log_prob: jax.Array  # of the action
-    value: jax.Array
+    value: jax.Array  # of obs
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
@@ -766,21 +781,21 @@ def make_train(args: Args):
         next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]
         advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
         target = advantage + rollout.value
-        learning_rate = learning_rate_at(args, state.update)
+        learning_rate = learning_rate_at(args, state.update)  # one for all gradient steps of the rollout
 
         def minibatch(learner: Learner, envs):
             """One gradient step on the whole sequences of the environments envs[B]."""
-            batch = jax.tree.map(lambda x: x[:, envs], (rollout, advantage, target))
+            batch, *estimates = jax.tree.map(lambda x: x[:, envs], (rollout, advantage, target))
             carry = jax.tree.map(lambda x: x[envs], state.actor.carry)
-            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(learner.params, carry, *batch)
+            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(learner.params, carry, batch, *estimates)
             updates, opt_state = optimizer.update(grads, learner.opt_state)
             params = optax.apply_updates(learner.params, jax.tree.map(lambda x: -learning_rate * x, updates))
             learned |= {"grad_norm": optax.tree.norm(grads)}
             return learner.replace(params=params, opt_state=opt_state), learned
 
-        def epoch(learner: Learner, batches):
-            """A pass over all minibatches; nothing is learned once the policy has moved too far."""
-            after, learned = jax.lax.scan(minibatch, learner, batches)
+        def epoch(learner: Learner, order):
+            """A pass in order[minibatches, B]; nothing is learned once the policy has moved too far."""
+            after, learned = jax.lax.scan(minibatch, learner, order)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is None:
                 return after, learned
@@ -791,12 +806,14 @@ def make_train(args: Args):
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
         orders = [jax.random.permutation(epoch_key, args.num_envs) for epoch_key in epoch_keys]
-        batches = jnp.stack(orders).reshape(args.update_epochs, args.num_minibatches, -1)
+        orders = jnp.stack(orders).reshape(args.update_epochs, args.num_minibatches, -1)
         learner = Learner(params=state.params, opt_state=state.opt_state, stopped=jnp.bool_(False))
-        learner, learned = jax.lax.scan(epoch, learner, batches)
+        learner, learned = jax.lax.scan(epoch, learner, orders)
         done = rollout.terminated | rollout.truncated
+        explained = explained_variance(rollout.value, target)
         metrics = jax.tree.map(jnp.sum, learned) | {
-            "explained_variance": explained_variance(rollout.value, target),
+            "explained_variance": jnp.nan_to_num(explained),
+            "explained_updates": ~jnp.isnan(explained) * 1,
             "updates": jnp.int32(1),
             "episodes": done.sum(dtype=jnp.int32),
             "episodic_return": (done * rollout.episode_return).sum(),
@@ -922,7 +939,8 @@ def read_args(folder: str | Path) -> Args:
     try:
         about = json.loads((Path(folder) / "args.json").read_text())
         script, saved = about["script"], about["args"]
-        args = Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+        saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+        args = Args(**saved) if script == SCRIPT else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
     if script != SCRIPT:
@@ -1060,8 +1078,9 @@ class Records:
 
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
         """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
-        returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
-        partial_obs = getattr(self.args, "partial_obs", False)
+        shape = self.args.num_seeds, -1
+        returns, lengths = (np.asarray(x).reshape(shape) for x in (episodes.returns, episodes.lengths))
+        partial_obs = getattr(self.args, "partial_obs", False)  # a script for vectors has no twins
         for i in range(self.args.num_seeds):
             row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]
             numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
@@ -1202,11 +1221,15 @@ def is_due(cadence: int, before: int, step: int) -> bool:
     return cadence > 0 and step // cadence > before // cadence
 
 
-def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, dict, float]:
-    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds."""
+def run_updates(train_chunk, state: TrainState, updates: int, stop: list, pace: float):
+    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds.
+
+    `pace` is the updates a second so far; 0 if none is known.
+    """
     totals, seconds, done = None, 0.0, 0
     while done < updates and (totals is None or not stop):
-        some = min(updates - done, max(1, int(5 * done / seconds))) if done else 1
+        pace = done / seconds if done else pace
+        some = min(updates - done, max(1, int(5 * pace)))
         began = time.perf_counter()
         state, metrics = waited(train_chunk, state, jnp.int32(some))
         seconds += time.perf_counter() - began
@@ -1221,7 +1244,8 @@ def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm
     update = step // args.batch_size - 1  # the last one done
     episodes = np.where(sums["episodes"] > 0, sums["episodes"], math.nan)
     values = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
-    values |= {"losses/explained_variance": sums["explained_variance"] / sums["updates"]}
+    explained = np.where(sums["explained_updates"] > 0, sums["explained_updates"], math.nan)
+    values |= {"losses/explained_variance": sums["explained_variance"] / explained}
     values |= {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
     values |= {"charts/episodes": episodes, "charts/SPS": sums["updates"].sum() * args.batch_size / seconds}
     values |= {"charts/learning_rate": learning_rate_at(args, update)}
@@ -1290,7 +1314,9 @@ def main(args: Args) -> Path:
             while step < args.total_timesteps and not stop and not records.reached_target():
                 before = step - step % grid
                 goal = min(before + grid, args.total_timesteps)
-                state, sums, seconds = run_updates(train_chunk, state, (goal - step) // args.batch_size, stop)
+                updates, done = (goal - step) // args.batch_size, (step - first_step) // args.batch_size
+                pace = done / train_seconds if done else 0.0
+                state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)
                 step += int(sums["updates"].max()) * args.batch_size
                 train_seconds += seconds
                 log_point(records, sums, step, seconds, bar)

@@ -148,13 +148,15 @@ class Args:
         limits |= dict.fromkeys("gamma q_lambda start_e end_e exploration_fraction learning_rate".split(), (0, 1))
         limits |= {"max_grad_norm": (1e-6, MAX_INT)}
         for name, (low, high) in limits.items():
-            if not low <= getattr(self, name) <= high:
-                allowed = f"{low} or more" if high == MAX_INT else f"a number from {low} to {high}"
-                raise UserError(f"{flag(name)} {getattr(self, name)}: use {allowed}")
+            value = getattr(self, name)
+            if not low <= value <= high:
+                allowed = f"{low} or more" if value < low and high == MAX_INT else f"a number from {low} to {high}"
+                raise UserError(f"{flag(name)} {value}: use {allowed}")
+        if self.batch_size > MAX_INT:
+            raise UserError(f"--num-envs * --num-steps = {self.batch_size} steps: a rollout has at most {MAX_INT}")
         if self.batch_size % self.num_minibatches:
-            divisors = ", ".join(str(n) for n in range(1, self.batch_size + 1) if self.batch_size % n == 0)
             both = f"--num-minibatches {self.num_minibatches} does not divide NUM_ENVS * NUM_STEPS = {self.batch_size}"
-            raise UserError(f"{both}: use one of {divisors}")
+            raise UserError(f"{both}: use {nearest_divisors(self.batch_size, self.num_minibatches)}")
         choices = {"encoder": ("patch", "paper"), "precision": ("float32", "bfloat16")}
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -180,6 +182,14 @@ class Args:
         return dataclasses.replace(self, total_timesteps=self.num_updates * self.batch_size)
 
 
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` below and above `wanted`, which is none, as "4 or 8"."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    divisors = {*small, *(number // n for n in small)}
+    nearest = [max(n for n in divisors if n < wanted), *sorted(n for n in divisors if n > wanted)[:1]]
+    return " or ".join(map(str, nearest))
+
+
 def flag(name: str) -> str:
     """The command line's spelling of a field of `Args`."""
     return "--" + name.replace("_", "-")
@@ -202,6 +212,8 @@ def make_env(args: Args):
     if is_arcade(args) and args.obs_size not in (128, 256):
         raise UserError(f"--obs-size {args.obs_size}: use 128 or 256")
     twin = {"partial_obs": args.partial_obs, "obs_size": args.obs_size} if is_arcade(args) else {}
+    if args.env_id == "MNISTBandit-bsuite":
+        raise UserError(f"--env-id {args.env_id} downloads data when it is made: use another id")
     env, env_params = gymnax.make(args.env_id, **twin)
     fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
     for item in args.env_params:
@@ -219,7 +231,7 @@ def make_env(args: Args):
 def read_like(old: Any, text: str) -> Any:
     """What `text` writes as a Python literal, if it is of the type and shape of `old`; else a ValueError."""
     new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
-    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind")
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
     if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
         raise ValueError
     return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
@@ -341,14 +353,14 @@ class QNetwork(nn.Module):
         self.encode = Encoder(args.encoder, dtype, args.hidden_size)
         layers = [nn.Dense(args.hidden_size, dtype=dtype) for _ in range(2 if self.pixels else 0)]
         self.hidden = [(layer, nn.LayerNorm(dtype=dtype)) for layer in layers]
-        self.head = nn.Dense(self.num_actions, dtype=dtype)
+        self.head = nn.Dense(self.num_actions)
 
     def __call__(self, obs: jax.Array) -> Output:
         steps, batch = obs.shape[:2]
         x = self.encode(obs.reshape(steps * batch, *obs.shape[2:])).reshape(steps, batch, -1)  # [T, B, F]
         for layer, norm in self.hidden:
             x = nn.leaky_relu(norm(layer(x)))
-        return Output(q=self.head(x).astype(jnp.float32))
+        return Output(q=self.head(x))
 
 
 def make_network(args: Args, observation_space, num_actions: int) -> QNetwork:
@@ -357,7 +369,7 @@ def make_network(args: Args, observation_space, num_actions: int) -> QNetwork:
 
 
 def initial_carry(network: QNetwork, batch: int) -> Any:
-    """Nothing: this network remembers nothing."""
+    """Nothing: this network remembers nothing. (The analysis scripts ask every script for it.)"""
     return ()
 
 
@@ -404,6 +416,19 @@ def epsilon_at(args: Args, update: jax.Array) -> jax.Array:
     duration = args.exploration_fraction * args.num_updates
     fraction = jnp.clip(update / duration, 0, 1) if duration else 1.0
     return args.start_e + fraction * (args.end_e - args.start_e)
+
+
+def random_order(key: jax.Array, length: int) -> jax.Array:
+    """The numbers 0 ... length - 1 in random order, int32.
+
+    `jax.random.permutation` sorts pairs, which XLA's CPU backend does five to ten times slower than plain numbers. Here
+    the high bits of each number are random, the low ones say which it is; with 16 random bits or more, ties are rare.
+    """
+    bits = (length - 1).bit_length()
+    if bits > 16:
+        return jax.random.permutation(key, length)
+    marked = jax.random.bits(key, (length,)) >> bits << bits | jnp.arange(length, dtype=jnp.uint32)
+    return (jnp.sort(marked) & ((1 << bits) - 1)).astype(jnp.int32)
 
 
 def learning_rate_at(args: Args, step: jax.Array) -> jax.Array:
@@ -548,21 +573,24 @@ def make_train(args: Args):
         next_value = jnp.concatenate([rollout.value[1:], output.q.max(axis=-1)])  # [T, E]
         target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
 
-        flat = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (rollout, target))  # [1, T * E, ...]
+        obs = rollout.obs.reshape(-1, *rollout.obs.shape[2:])  # [T * E, ...]
+        flat = jax.tree.map(jnp.ravel, (rollout.replace(obs=None), target))  # [T * E]
 
-        def minibatch(learner, steps):
-            """One gradient step on the steps[B] of the rollout."""
+        def minibatch(learner, shuffled):
+            """One gradient step on B steps of the rollout."""
             params, opt_state = learner
-            batch, batch_target = jax.tree.map(lambda x: x[:, steps], flat)
+            steps, (batch, batch_target) = jax.tree.map(lambda x: x[None], shuffled)  # [1, B]
+            batch = batch.replace(obs=obs[steps])
             (td_loss, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, batch_target)
             updates, opt_state = optimizer.update(grads, opt_state, params)
             learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.tree.norm(grads)}
             return (optax.apply_updates(params, updates), opt_state), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [jax.random.permutation(epoch_key, args.batch_size) for epoch_key in epoch_keys]
+        orders = [random_order(epoch_key, args.batch_size) for epoch_key in epoch_keys]
         steps = jnp.concatenate(orders).reshape(args.update_epochs * args.num_minibatches, -1)
-        (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), steps)
+        shuffled = steps, jax.tree.map(lambda x: x[steps], flat)  # frames are not: copies of all would fill the memory
+        (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), shuffled)
         done = rollout.terminated | rollout.truncated
         metrics = jax.tree.map(jnp.mean, learned) | {
             "updates": jnp.int32(1),
@@ -688,7 +716,8 @@ def read_args(folder: str | Path) -> Args:
     try:
         about = json.loads((Path(folder) / "args.json").read_text())
         script, saved = about["script"], about["args"]
-        args = Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+        saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+        args = Args(**saved) if script == SCRIPT else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
     if script != SCRIPT:
@@ -826,8 +855,9 @@ class Records:
 
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
         """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
-        returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
-        partial_obs = getattr(self.args, "partial_obs", False)
+        shape = self.args.num_seeds, -1
+        returns, lengths = (np.asarray(x).reshape(shape) for x in (episodes.returns, episodes.lengths))
+        partial_obs = getattr(self.args, "partial_obs", False)  # a script for vectors has no twins
         for i in range(self.args.num_seeds):
             row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]
             numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
@@ -968,11 +998,15 @@ def is_due(cadence: int, before: int, step: int) -> bool:
     return cadence > 0 and step // cadence > before // cadence
 
 
-def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, dict, float]:
-    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds."""
+def run_updates(train_chunk, state: TrainState, updates: int, stop: list, pace: float):
+    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds.
+
+    `pace` is the updates a second so far; 0 if none is known.
+    """
     totals, seconds, done = None, 0.0, 0
     while done < updates and (totals is None or not stop):
-        some = min(updates - done, max(1, int(5 * done / seconds))) if done else 1
+        pace = done / seconds if done else pace
+        some = min(updates - done, max(1, int(5 * pace)))
         began = time.perf_counter()
         state, metrics = waited(train_chunk, state, jnp.int32(some))
         seconds += time.perf_counter() - began
@@ -1057,7 +1091,9 @@ def main(args: Args) -> Path:
             while step < args.total_timesteps and not stop and not records.reached_target():
                 before = step - step % grid
                 goal = min(before + grid, args.total_timesteps)
-                state, sums, seconds = run_updates(train_chunk, state, (goal - step) // args.batch_size, stop)
+                updates, done = (goal - step) // args.batch_size, (step - first_step) // args.batch_size
+                pace = done / train_seconds if done else 0.0
+                state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)
                 step += int(sums["updates"].max()) * args.batch_size
                 train_seconds += seconds
                 log_point(records, sums, step, seconds, bar)

@@ -159,13 +159,15 @@ class Args:
         limits |= dict.fromkeys("gamma q_lambda start_e end_e exploration_fraction learning_rate".split(), (0, 1))
         limits |= {"max_grad_norm": (1e-6, MAX_INT)}
         for name, (low, high) in limits.items():
-            if not low <= getattr(self, name) <= high:
-                allowed = f"{low} or more" if high == MAX_INT else f"a number from {low} to {high}"
-                raise UserError(f"{flag(name)} {getattr(self, name)}: use {allowed}")
+            value = getattr(self, name)
+            if not low <= value <= high:
+                allowed = f"{low} or more" if value < low and high == MAX_INT else f"a number from {low} to {high}"
+                raise UserError(f"{flag(name)} {value}: use {allowed}")
+        if self.batch_size > MAX_INT:
+            raise UserError(f"--num-envs * --num-steps = {self.batch_size} steps: a rollout has at most {MAX_INT}")
         if self.num_envs % self.num_minibatches:
-            divisors = ", ".join(str(n) for n in range(1, self.num_envs + 1) if self.num_envs % n == 0)
             both = f"--num-minibatches {self.num_minibatches} does not divide --num-envs {self.num_envs}"
-            raise UserError(f"{both}: use one of {divisors}")
+            raise UserError(f"{both}: use {nearest_divisors(self.num_envs, self.num_minibatches)}")
         choices = {"encoder": ("patch", "paper"), "precision": ("float32", "bfloat16"), "memory": tuple(MEMORIES)}
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -191,6 +193,14 @@ class Args:
         return dataclasses.replace(self, total_timesteps=self.num_updates * self.batch_size)
 
 
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` below and above `wanted`, which is none, as "4 or 8"."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    divisors = {*small, *(number // n for n in small)}
+    nearest = [max(n for n in divisors if n < wanted), *sorted(n for n in divisors if n > wanted)[:1]]
+    return " or ".join(map(str, nearest))
+
+
 def flag(name: str) -> str:
     """The command line's spelling of a field of `Args`."""
     return "--" + name.replace("_", "-")
@@ -213,6 +223,8 @@ def make_env(args: Args):
     if is_arcade(args) and args.obs_size not in (128, 256):
         raise UserError(f"--obs-size {args.obs_size}: use 128 or 256")
     twin = {"partial_obs": args.partial_obs, "obs_size": args.obs_size} if is_arcade(args) else {}
+    if args.env_id == "MNISTBandit-bsuite":
+        raise UserError(f"--env-id {args.env_id} downloads data when it is made: use another id")
     env, env_params = gymnax.make(args.env_id, **twin)
     fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
     for item in args.env_params:
@@ -230,7 +242,7 @@ def make_env(args: Args):
 def read_like(old: Any, text: str) -> Any:
     """What `text` writes as a Python literal, if it is of the type and shape of `old`; else a ValueError."""
     new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
-    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind")
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
     if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
         raise ValueError
     return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
@@ -469,7 +481,7 @@ class QNetwork(nn.Module):
         self.encode = Encoder(args.encoder, dtype)
         self.remember = Memory(args.memory, input_size, args.hidden_size, window=args.num_steps)
         self.norm = nn.LayerNorm()
-        self.head = nn.Dense(self.num_actions, dtype=dtype)
+        self.head = nn.Dense(self.num_actions)
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
@@ -477,7 +489,7 @@ class QNetwork(nn.Module):
         if self.args.prev_action:  # an episode's first observation follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
-        return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))).astype(jnp.float32))
+        return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))))
 
 
 def make_network(args: Args, observation_space, num_actions: int) -> QNetwork:
@@ -831,7 +843,8 @@ def read_args(folder: str | Path) -> Args:
     try:
         about = json.loads((Path(folder) / "args.json").read_text())
         script, saved = about["script"], about["args"]
-        args = Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+        saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+        args = Args(**saved) if script == SCRIPT else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
     if script != SCRIPT:
@@ -969,8 +982,9 @@ class Records:
 
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
         """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
-        returns, lengths = (np.reshape(x, (self.args.num_seeds, -1)) for x in (episodes.returns, episodes.lengths))
-        partial_obs = getattr(self.args, "partial_obs", False)
+        shape = self.args.num_seeds, -1
+        returns, lengths = (np.asarray(x).reshape(shape) for x in (episodes.returns, episodes.lengths))
+        partial_obs = getattr(self.args, "partial_obs", False)  # a script for vectors has no twins
         for i in range(self.args.num_seeds):
             row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]
             numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
@@ -1111,11 +1125,15 @@ def is_due(cadence: int, before: int, step: int) -> bool:
     return cadence > 0 and step // cadence > before // cadence
 
 
-def run_updates(train_chunk, state: TrainState, updates: int, stop: list) -> tuple[TrainState, dict, float]:
-    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds."""
+def run_updates(train_chunk, state: TrainState, updates: int, stop: list, pace: float):
+    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds.
+
+    `pace` is the updates a second so far; 0 if none is known.
+    """
     totals, seconds, done = None, 0.0, 0
     while done < updates and (totals is None or not stop):
-        some = min(updates - done, max(1, int(5 * done / seconds))) if done else 1
+        pace = done / seconds if done else pace
+        some = min(updates - done, max(1, int(5 * pace)))
         began = time.perf_counter()
         state, metrics = waited(train_chunk, state, jnp.int32(some))
         seconds += time.perf_counter() - began
@@ -1200,7 +1218,9 @@ def main(args: Args) -> Path:
             while step < args.total_timesteps and not stop and not records.reached_target():
                 before = step - step % grid
                 goal = min(before + grid, args.total_timesteps)
-                state, sums, seconds = run_updates(train_chunk, state, (goal - step) // args.batch_size, stop)
+                updates, done = (goal - step) // args.batch_size, (step - first_step) // args.batch_size
+                pace = done / train_seconds if done else 0.0
+                state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)
                 step += int(sums["updates"].max()) * args.batch_size
                 train_seconds += seconds
                 log_point(records, sums, step, seconds, bar)

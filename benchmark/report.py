@@ -3,7 +3,8 @@
     python benchmark/report.py --runs 'runs/encoders/*' --by encoder --out docs/figures/encoders
 
 Writes OUT.png (greedy return over steps: mean over seeds and 95% bootstrap interval, the random policy beside it),
-OUT.csv (one row per run and evaluation) and OUT.md (the table), and prints the table.
+OUT.csv (one row per run and evaluation) and OUT.md (the table), and prints the table. Behind a ± is the standard
+deviation over the seeds (of the population: divided by their number).
 """
 
 import csv
@@ -29,7 +30,7 @@ class Args:
     by: str = "memory"
     """argument of the runs that tells the groups apart, or: script"""
     training: bool = False
-    """a column more: mean return of the last 100 training episodes, as CleanRL has it (from TensorBoard's events)"""
+    """columns more, from TensorBoard: mean return of the last 100 training episodes, as CleanRL has it; minutes"""
     title: str = ""
     """title of the picture"""
 
@@ -48,6 +49,13 @@ def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
+def read_events(folder: Path):
+    """All TensorBoard events of a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes seconds to import
+
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+
+
 def last_episodes(folder: Path, count: int = 100) -> float:
     """Mean return of about the last `count` training episodes in a folder of TensorBoard events: whole points of the
     curve, each the mean of so many episodes, from the end until they make up the count.
@@ -55,9 +63,7 @@ def last_episodes(folder: Path, count: int = 100) -> float:
     Raises:
         ValueError: when no training episode was over.
     """
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes seconds to import
-
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    events = read_events(folder)
     if "charts/episodes" not in events.Tags()["scalars"]:
         raise ValueError(f"--training: {folder} has no finished training episode")
     episodes = {point.step: point.value for point in events.Scalars("charts/episodes")}
@@ -69,12 +75,19 @@ def last_episodes(folder: Path, count: int = 100) -> float:
     return total / seen
 
 
+def minutes(folder: Path) -> float:
+    """Minutes from a run's first event, before it compiles, to its last evaluation."""
+    events = read_events(folder)
+    return (events.Scalars("eval/episodic_return")[-1].wall_time - events.FirstEventTimestamp()) / 60
+
+
 def add_training(groups: dict[str, list[dict]], folders: dict[str, Path]) -> None:
-    """Gives every row `training_return`, that of its run and seed."""
+    """Gives every row `training_return`, that of its run and seed, and `minutes`, those of its run."""
     for row in (row for rows in groups.values() for row in rows):
         folder = folders[row["run"]]
         seeded = folder / f"seed_{row['seed']}"
         row["training_return"] = last_episodes(seeded if seeded.exists() else folder)
+        row["minutes"] = round(minutes(folder), 2)
 
 
 def group_of(about: dict, by: str) -> str:
@@ -130,7 +143,7 @@ def table(groups: dict[str, list[dict]], by: str) -> str:
     """Markdown: every group's last greedy returns, mean, std and interval over the seeds, and the random policy's."""
     training = any("training_return" in row for rows in groups.values() for row in rows)
     head = f"| {by} | seeds | steps | greedy return | 95% interval | each seed | random policy |"
-    lines = [head + " last 100 training episodes |" * training, "|-|-|-|-|-|-|-|" + "-|" * training]
+    lines = [head + " last 100 training episodes | minutes |" * training, "|-|-|-|-|-|-|-|" + "-|-|" * training]
     for name, rows in groups.items():
         lasts = [max(points) for points in by_seed(rows).values()]  # they differ where runs stopped early
         steps = " to ".join(str(step) for step in sorted({min(lasts), max(lasts)}))
@@ -141,7 +154,9 @@ def table(groups: dict[str, list[dict]], by: str) -> str:
         line = f"| {name} | {len(final)} | {steps} | {greedy} | {low:.3f} to {high:.3f} | {each} | {random:.3f} |"
         if training:
             values = np.array(list({row["seed"]: row["training_return"] for row in rows}.values()))
-            line += f" {values.mean():.1f} ± {values.std():.1f} |"
+            digits = 1 if np.abs(values).max() >= 10 else 3
+            slowest = max(row["minutes"] for row in rows)
+            line += f" {values.mean():.{digits}f} ± {values.std():.{digits}f} | {slowest:.1f} |"
         lines.append(line)
     return "\n".join(lines) + "\n"
 

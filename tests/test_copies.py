@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scripts import ALL, script
+from scripts import ALL, PIXEL, script
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,6 +31,13 @@ SHARED_BY = {
     ("ppo_mlp", "ppo_rnn"): {"POLICIES", "learning_rate_at", "TrainState", "log_point", "Output", "choose", "ppo_loss"},
     ("pqn_rnn", "ppo_rnn"): {"Actor", "run_name"},
     ("pqn_mlp", "ppo_mlp"): {"Actor", "run_name"},
+}
+# And these functions within make_actor and make_train.
+SHARED_WITHIN = {
+    "train_chunk": ALL,
+    "init": PIXEL,
+    "begin": ("pqn_mlp", "ppo_mlp", "ppo_continuous_action"),
+    "begin, with a memory": ("pqn_rnn", "ppo_rnn"),
 }
 
 
@@ -60,6 +67,20 @@ def test_copies_have_not_drifted(name):
 def test_scripts_of_one_kind_share_more(pair):
     one, other = map(definitions, pair)
     assert not [word for word in SHARED_BY[pair] if one[word] != other[word]]
+
+
+def functions_within(name):
+    """Name -> text of the functions that make_actor and make_train define."""
+    text = (ROOT / f"{name}.py").read_text()
+    makers = [node for node in ast.parse(text).body if getattr(node, "name", "") in ("make_actor", "make_train")]
+    inner = [node for maker in makers for node in ast.walk(maker) if isinstance(node, ast.FunctionDef)]
+    return {node.name: ast.get_source_segment(text, node) for node in inner}
+
+
+@pytest.mark.parametrize("part", SHARED_WITHIN)
+def test_inner_functions_have_not_drifted(part):
+    texts = {functions_within(name)[part.partition(",")[0]] for name in SHARED_WITHIN[part]}
+    assert len(texts) == 1
 
 
 @pytest.mark.parametrize("name", ALL)

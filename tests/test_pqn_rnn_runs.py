@@ -195,9 +195,9 @@ def test_stopped_by_ctrl_c_and_resumed_equals_unbroken(tmp_path, monkeypatch, wh
     whole = pqn_rnn.main(args)
     run_updates = pqn_rnn.run_updates
 
-    def one_update(train_chunk, state, _updates, stop):
+    def one_update(train_chunk, state, _updates, stop, pace):
         os.kill(os.getpid(), signal.SIGINT)
-        return run_updates(train_chunk, state, 1, stop)
+        return run_updates(train_chunk, state, 1, stop, pace)
 
     def interrupted(function):
         def inner(*args):
@@ -326,7 +326,7 @@ def test_the_video_ends_with_the_last_frame(tmp_path):
         ("--memory Elephant", "MinGRU"),
         ("--encoder resnet", "patch, paper"),
         ("--precision float8", "bfloat16"),
-        ("--num-minibatches 5", "1, 2, 4, 8, 16, 32"),
+        ("--num-minibatches 5", "use 4 or 8"),
         ("--memory Spherical", "lower --hidden-size"),
         ("--env-params speed=3", "max_steps_in_episode"),
         ("--env-params max_steps_in_episode=many", "its int now"),

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -85,13 +86,16 @@ def test_the_last_training_episodes_are_weighted_by_their_number(tmp_path):
     for number, run in enumerate(sorted(tmp_path.iterdir())):
         writer = EventFileWriter(str(run))
         for step, (episodes, value) in enumerate([(500, 9.0), (60, 1.0 + number), (50, 3.0 + number)]):
-            for tag, point in (("charts/episodes", episodes), ("charts/episodic_return", value)):
+            points = {"charts/episodes": episodes, "charts/episodic_return": value, "eval/episodic_return": value}
+            for tag, point in points.items():
                 summary = Summary(value=[Summary.Value(tag=tag, simple_value=point)])
-                writer.add_event(Event(step=step, summary=summary))
+                writer.add_event(Event(wall_time=time.time() + 900 * step * (1 + number), step=step, summary=summary))
         writer.close()
         assert report.last_episodes(run) == pytest.approx((60 * 1 + 50 * 3) / 110 + number)
+        assert report.minutes(run) == pytest.approx(30 * (1 + number), abs=1)  # the writer's first event is of now
     report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "table"), training=True))
     lines = (tmp_path / "out" / "table.md").read_text().splitlines()
-    assert lines[0].endswith("| last 100 training episodes |") and lines[2].endswith("| 2.4 ± 0.5 |")
+    assert lines[0].endswith("| last 100 training episodes | minutes |")
+    assert "| 2.409 ± 0.500 |" in lines[2]
     with pytest.raises(ValueError, match="no finished training episode"):
         report.last_episodes(tmp_path / "out")

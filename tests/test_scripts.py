@@ -106,9 +106,9 @@ def test_stopped_and_resumed_equals_unbroken(name, tmp_path, monkeypatch):
     whole = module.main(args)
     run_updates = module.run_updates
 
-    def one_update(train_chunk, state, _updates, stop):
+    def one_update(train_chunk, state, _updates, stop, pace):
         os.kill(os.getpid(), signal.SIGINT)
-        return run_updates(train_chunk, state, 1, stop)
+        return run_updates(train_chunk, state, 1, stop, pace)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "run_updates", one_update)
@@ -157,6 +157,32 @@ def test_chunks_add_up(name):
     part, second = train_chunk(part, jnp.int32(3))
     assert_equal(whole, part)
     assert_equal(metrics, jax.tree.map(jnp.add, first, second), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_minibatch_holds_what_belongs_together(name):
+    """One minibatch is the whole rollout: in whatever order, the gradient is the same."""
+    init, train_chunk = programs(name, small(name, num_minibatches=1, update_epochs=1))
+    states = [init(jax.random.key(0)).replace(key=jax.random.key(order)) for order in (1, 2)]
+    (one, metrics), (other, _) = (train_chunk(state, jnp.int32(1)) for state in states)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), one.params, other.params)
+    distance = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), one.params, states[0].params)
+    assert max(jax.tree.leaves(distance)) > 1e-4
+    if "ppo" in name:  # the policy is still the one that played
+        assert abs(float(metrics["old_approx_kl"])) < 1e-5 and float(metrics["clipfrac"]) == 0
+
+
+@pytest.mark.parametrize("name", ["pqn_mlp", "ppo_mlp", "ppo_continuous_action"])
+@pytest.mark.parametrize("length", [1, 2, 500, 70_000])
+def test_random_order_has_each_number_once(name, length):
+    order = np.asarray(script(name).random_order(jax.random.key(0), length))
+    assert order.dtype == np.int32 and (np.sort(order) == np.arange(length)).all()
+
+
+def test_every_order_is_as_probable():
+    orders = jax.vmap(lambda key: script("ppo_mlp").random_order(key, 3))(jax.random.split(jax.random.key(0), 6000))
+    _, counts = np.unique(np.asarray(orders), axis=0, return_counts=True)
+    assert len(counts) == 6 and ((counts > 880) & (counts < 1120)).all()  # four standard deviations
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2])
@@ -268,7 +294,10 @@ EVERYWHERE = [
     ("--env-id CartPoleEazy", "did you mean"),
     ("--env-params speed=3", "max_steps_in_episode"),
     ("--num-envs 0", "--num-envs 0: use 1 or more"),
-    ("--num-minibatches 7", "use one of 1, 2, 4"),
+    ("--num-minibatches 7", "use 4 or 8"),
+    ("--num-envs 100000 --num-steps 100000 --num-minibatches 7", "a rollout has at most"),
+    ("--total-timesteps 3000000000", "a number from 1 to"),
+    ("--env-id MNISTBandit-bsuite", "downloads"),
     ("--precision float8", "bfloat16"),
     ("--learning-rate nan", "--learning-rate"),
     ("--exp-name a/b", "without /"),
@@ -282,12 +311,14 @@ PIXELS_ONLY = [
     ("--obs-size 100", "128 or 256"),
     ("--encoder resnet", "patch, paper"),
     ("--env-id CartPole-v1 --capture-video", "popgym_arcade ids only"),
+    ("--env-id CartPole-v1 --env-params gravity=1e999", "gravity"),
 ]
 PPO_ONLY = [
     ("--clip-coef 0", "--clip-coef"),
     ("--gae-lambda 1.5", "from 0 to 1"),
     ("--ent-coef -1", "--ent-coef"),
     ("--target-kl 0", "--target-kl"),
+    ("--num-envs 2 --num-steps 1 --num-minibatches 2", "--no-norm-adv"),
 ]
 REFUSALS = [(name, *case) for name in NEW for case in EVERYWHERE]
 REFUSALS += [(name, *case) for name in NEW_PIXEL for case in PIXELS_ONLY]
@@ -302,6 +333,13 @@ def test_bad_input_is_refused_in_one_line(name, line, words, tmp_path, monkeypat
         script(name).parse_args(line.split())
     assert words in str(error.value) and "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_run_of_another_script_is_not_resumed(name, tmp_path):
+    (tmp_path / "args.json").write_text(json.dumps({"script": "elephant", "args": {"trunk": 1}}))
+    with pytest.raises(script(name).UserError, match="was made by elephant.py: use that script"):
+        script(name).parse_args(["--resume", str(tmp_path)])
 
 
 @pytest.mark.parametrize("name", NEW)
