@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a memory is worth to PPO, five seeds trained together (docs/ppo_rnn.md): a bit shown first and asked for 30 steps
-# later, and from pixels a pole and its cart of which only the velocities are seen. Half an hour on two CPU cores.
+# later, and from pixels a pole and its cart of which only the velocities are seen.
 #   RUN_DIR=runs/ppo_memory PYTHON=.venv/bin/python benchmark/ppo_memory.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."

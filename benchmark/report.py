@@ -76,7 +76,7 @@ def last_episodes(folder: Path, count: int = 100) -> float:
 
 
 def minutes(folder: Path) -> float:
-    """Minutes from a run's first event, before it compiles, to its last evaluation."""
+    """Minutes from a run's first event, before it compiles, to its last evaluation; a pause before a resume counts."""
     events = read_events(folder)
     return (events.Scalars("eval/episodic_return")[-1].wall_time - events.FirstEventTimestamp()) / 60
 

@@ -241,7 +241,7 @@ def ids_for(name):
                 yield env_id
 
 
-def one_update(name, env_id):
+def args_of_one_update(name, env_id):
     memory = {"memory": "MLP"} if name.endswith("rnn") else {}
     return small(name, env_id=env_id, update_epochs=1, num_minibatches=1, **memory)
 
@@ -252,7 +252,7 @@ def test_every_gymnax_id_can_be_trained_on(name):
     found = list(ids_for(name))
     assert len(found) >= (20 if name in PIXEL else 5)
     for env_id in found:
-        args = one_update(name, env_id)
+        args = args_of_one_update(name, env_id)
         init, train_chunk = script(name).make_train(args)
         before = jax.eval_shape(init, jax.random.key(0))
         after, _ = jax.eval_shape(train_chunk, before, jax.ShapeDtypeStruct((), jnp.int32))
@@ -265,7 +265,7 @@ KINDS = {True: ("Catch-bsuite", "Breakout-MinAtar", "FourRooms-misc"), False: ("
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "env_id"), [(name, env_id) for name in NEW for env_id in KINDS[name in PIXEL]])
 def test_one_update_on_gymnax_ids(name, env_id):
-    state, metrics = trained(name, one_update(name, env_id), 1)
+    state, metrics = trained(name, args_of_one_update(name, env_id), 1)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
     assert float(metrics["grad_norm"]) > 0
 
