@@ -1221,7 +1221,9 @@ def is_due(cadence: int, before: int, step: int) -> bool:
     return cadence > 0 and step // cadence > before // cadence
 
 
-def run_updates(train_chunk, state: TrainState, updates: int, stop: list, pace: float):
+def run_updates(
+    train_chunk, state: TrainState, updates: int, stop: list, pace: float
+) -> tuple[TrainState, dict, float]:
     """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds.
 
     `pace` is the updates a second so far; 0 if none is known.

@@ -421,7 +421,7 @@ def epsilon_at(args: Args, update: jax.Array) -> jax.Array:
 def random_order(key: jax.Array, length: int) -> jax.Array:
     """The numbers 0 ... length - 1 in random order, int32.
 
-    `jax.random.permutation` sorts pairs, which XLA's CPU backend does five to ten times slower than plain numbers. Here
+    `jax.random.permutation` sorts pairs, which XLA's CPU backend does four to nine times slower than plain numbers. Here
     the high bits of each number are random, the low ones say which it is; with 16 random bits or more, ties are rare.
     """
     bits = (length - 1).bit_length()
@@ -998,7 +998,9 @@ def is_due(cadence: int, before: int, step: int) -> bool:
     return cadence > 0 and step // cadence > before // cadence
 
 
-def run_updates(train_chunk, state: TrainState, updates: int, stop: list, pace: float):
+def run_updates(
+    train_chunk, state: TrainState, updates: int, stop: list, pace: float
+) -> tuple[TrainState, dict, float]:
     """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds.
 
     `pace` is the updates a second so far; 0 if none is known.
