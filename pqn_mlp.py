@@ -421,8 +421,9 @@ def epsilon_at(args: Args, update: jax.Array) -> jax.Array:
 def random_order(key: jax.Array, length: int) -> jax.Array:
     """The numbers 0 ... length - 1 in random order, int32.
 
-    `jax.random.permutation` sorts pairs, which XLA's CPU backend does four to nine times slower than plain numbers. Here
-    the high bits of each number are random, the low ones say which it is; with 16 random bits or more, ties are rare.
+    `jax.random.permutation` sorts pairs, which XLA's CPU backend does four to nine times slower than plain numbers.
+    Here the high bits of each number are random, the low ones say which it is; with 16 random bits or more, ties are
+    rare.
     """
     bits = (length - 1).bit_length()
     if bits > 16:
@@ -856,7 +857,7 @@ class Records:
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
         """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
         shape = self.args.num_seeds, -1
-        returns, lengths = (np.asarray(x).reshape(shape) for x in (episodes.returns, episodes.lengths))
+        returns, lengths = (np.asarray(x, float).reshape(shape) for x in (episodes.returns, episodes.lengths))
         partial_obs = getattr(self.args, "partial_obs", False)  # a script for vectors has no twins
         for i in range(self.args.num_seeds):
             row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]

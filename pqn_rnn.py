@@ -983,7 +983,7 @@ class Records:
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
         """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
         shape = self.args.num_seeds, -1
-        returns, lengths = (np.asarray(x).reshape(shape) for x in (episodes.returns, episodes.lengths))
+        returns, lengths = (np.asarray(x, float).reshape(shape) for x in (episodes.returns, episodes.lengths))
         partial_obs = getattr(self.args, "partial_obs", False)  # a script for vectors has no twins
         for i in range(self.args.num_seeds):
             row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]

@@ -90,8 +90,8 @@ def test_a_loaded_run_gives_the_reported_return(run):
     evaluation = jax.jit(pqn_rnn.make_evaluate(args))(params, key, 0.0)
     with (run / "eval.csv").open() as file:
         reported = list(csv.DictReader(file))[-1]
-    assert float(reported["return_mean"]) == float(evaluation.returns.mean())
-    assert float(reported["length_mean"]) == float(evaluation.lengths.mean())
+    assert float(reported["return_mean"]) == np.asarray(evaluation.returns, float).mean()
+    assert float(reported["length_mean"]) == np.asarray(evaluation.lengths, float).mean()
 
 
 def test_evaluation_counts_first_episodes_only():

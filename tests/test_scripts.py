@@ -82,8 +82,8 @@ def test_a_loaded_run_gives_the_reported_return(run):
     assert args == small(name, run_dir=str(folder.parent))
     key = jax.random.fold_in(module.make_keys(args)[1], args.total_timesteps)
     evaluation = jax.jit(module.make_evaluate(args))(params, key, module.POLICIES["greedy"])
-    assert float(rows_of(folder)[-1]["return_mean"]) == float(evaluation.returns.mean())
-    assert float(rows_of(folder)[-1]["length_mean"]) == float(evaluation.lengths.mean())
+    assert float(rows_of(folder)[-1]["return_mean"]) == np.asarray(evaluation.returns, float).mean()
+    assert float(rows_of(folder)[-1]["length_mean"]) == np.asarray(evaluation.lengths, float).mean()
 
 
 def test_resuming_with_other_arguments_says_which(run):
