@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
-flags="--env-id CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
+flags="--env-id CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64 --log-every 20000"
 for round in 1 2 3; do
     for seeds in 1 5; do
         for script in ppo_mlp pqn_mlp; do

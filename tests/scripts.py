@@ -6,6 +6,7 @@ import importlib
 
 import jax
 import jax.numpy as jnp
+from small import compiled
 
 ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action")
 PIXEL = tuple(name for name in ALL if name != "ppo_continuous_action")  # they also play popgym_arcade's ids
@@ -31,7 +32,8 @@ def arcade(name, **changes):
 def programs(name, args):
     module = script(name)
     init, train_chunk = module.make_train(args)
-    return jax.jit(module.seed_by_seed(init, args)), jax.jit(module.over_seeds(train_chunk, args, (0, None)))
+    functions = module.seed_by_seed(init, args), module.over_seeds(train_chunk, args, (0, None))
+    return tuple(compiled(function, args) for function in functions)
 
 
 def trained(name, args, updates):
