@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Learning from pixels on two CPU cores, three seeds one after the other (docs/pqn_mlp.md, ppo_mlp.md, ppo_rnn.md,
-# pqn_rnn.md). benchmark/encoders.sh and ppo_memory.sh have more of pqn_rnn.py and ppo_rnn.py.
+# Learning from pixels on two CPU cores, three seeds one after the other (docs/pqn_mlp.md, ppo_mlp.md, pqn_rnn.md).
+# benchmark/encoders.sh has more of pqn_rnn.py, ppo_memory.sh what ppo_rnn.py learns from pixels.
 #   SEEDS="0 1 2" RUN_DIR=runs/pixels_cpu PYTHON=.venv/bin/python benchmark/pixels_cpu.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,5 +22,3 @@ train "BreakoutEasy" "pqn_mlp.py --total-timesteps 200000 --eval-every 20000"
 train "BreakoutEasy" "pqn_rnn.py --total-timesteps 200000 --eval-every 20000 --hidden-size 128"
 train "BreakoutEasy" "ppo_mlp.py --total-timesteps 350000 --eval-every 35000 --learning-rate 5e-4 --update-epochs 2 --gae-lambda 0.8"
 report BreakoutEasy
-train "NoisyCartPoleEasy --partial-obs" "ppo_rnn.py --total-timesteps 80000 --eval-every 8000 --hidden-size 128"
-report NoisyCartPoleEasy

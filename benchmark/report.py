@@ -165,7 +165,7 @@ def draw(groups: dict[str, list[dict]], args: Args, path: Path) -> None:
     """The learning curves of all groups."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(8.5, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, rows in groups.items():
         steps, means = curve(rows)
@@ -177,7 +177,7 @@ def draw(groups: dict[str, list[dict]], args: Args, path: Path) -> None:
         xlabel="environment steps", ylabel="greedy return, mean and 95% interval", xlim=(0, None), title=args.title
     )
     axes.grid(alpha=0.3)
-    axes.legend(title=args.by)
+    figure.legend(loc="outside right upper", title=args.by)
     figure.savefig(path, dpi=120)
 
 

@@ -275,7 +275,7 @@ def test_one_update_on_gymnax_ids(name, env_id):
 def test_one_update_from_pixels_also_in_bfloat16(name):
     results = {}
     for precision in ("float32", "bfloat16"):
-        state, metrics = trained(name, arcade(name, env_id="NavigatorEasy", precision=precision), 1)
+        state, metrics = trained(name, arcade(name, precision=precision), 1)
         assert state.actor.obs.dtype == jnp.uint8
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state.params))
         results[precision] = float(metrics["grad_norm"])
