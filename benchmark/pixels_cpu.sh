@@ -5,10 +5,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs="${RUN_DIR:-runs/pixels_cpu}"
-train() { # environment and twin, script and flags
+train() { # environment, script and flags
     for seed in ${SEEDS:-0 1 2}; do
         # shellcheck disable=SC2086
-        "${PYTHON:-.venv/bin/python}" $2 --env-id $1 --seed "$seed" --checkpoint-every 0 --run-dir "$runs/${1%% *}"
+        "${PYTHON:-.venv/bin/python}" $2 --env-id "$1" --seed "$seed" --checkpoint-every 0 --run-dir "$runs/$1"
     done
 }
 report() { # environment
