@@ -283,7 +283,7 @@ def merge(x: jax.Array, side: int) -> jax.Array:
 class Encoder(nn.Module):
     """Observations [N, ...] -> features in float32, [N, 512] of pixels and [N, width] of anything else."""
 
-    kind: str
+    kind: str  # of pixels "patch" or "paper", of anything else "dense"
     dtype: Any
     width: int = 256  # of the two layers that read anything but pixels
     norm: bool = True  # these have LayerNorm and leaky ReLU, else tanh
@@ -291,7 +291,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
-        if not is_pixels(obs[0]):
+        if self.kind == "dense":
             x = self.read_layer(obs.reshape(obs.shape[0], -1).astype(jnp.float32))
             return self.read_layer(x).astype(jnp.float32)
         read = self.read_paper if self.kind == "paper" else self.read_patches
@@ -350,7 +350,7 @@ class QNetwork(nn.Module):
 
     def setup(self):
         args, dtype = self.args, jnp.dtype(self.args.precision)
-        self.encode = Encoder(args.encoder, dtype, args.hidden_size)
+        self.encode = Encoder(args.encoder if self.pixels else "dense", dtype, args.hidden_size)
         layers = [nn.Dense(args.hidden_size, dtype=dtype) for _ in range(2 if self.pixels else 0)]
         self.hidden = [(layer, nn.LayerNorm(dtype=dtype)) for layer in layers]
         self.head = nn.Dense(self.num_actions)
@@ -718,12 +718,14 @@ def read_args(folder: str | Path) -> Args:
         about = json.loads((Path(folder) / "args.json").read_text())
         script, saved = about["script"], about["args"]
         saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
-        args = Args(**saved) if script == SCRIPT else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
     if script != SCRIPT:
         raise UserError(f"{folder} was made by {script}.py: use that script")
-    return args
+    strange = saved.keys() - {field.name for field in dataclasses.fields(Args)}
+    if strange:
+        raise UserError(f"{folder} was started with {flag(min(strange))}, which this {SCRIPT}.py does not have")
+    return Args(**saved)
 
 
 def named_arrays(state: TrainState) -> dict[str, np.ndarray]:
@@ -765,45 +767,67 @@ def is_sound(checkpoint: Path) -> bool:
         return False
 
 
-def restore_checkpoint(folder: str | Path, args: Args, step: int | None = None) -> tuple[int, TrainState]:
-    """The last sound checkpoint of a run (or that of `step`): its step and its state. Raises UserError without one."""
+def find_checkpoint(folder: str | Path, step: int | None = None) -> int:
+    """The step of a run's last sound checkpoint, or `step` where that one is sound. Raises UserError without one."""
     folders = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit()]
     for checkpoint in sorted(folders, key=lambda path: int(path.name), reverse=True):
         if step not in (None, int(checkpoint.name)):
             continue
         if is_sound(checkpoint):
-            step = int(checkpoint.name)
-            break
+            return int(checkpoint.name)
         print(f"checkpoint {checkpoint} is incomplete or damaged: passing over it", file=sys.stderr)
-    else:
-        raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
+    raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
+
+
+def abstract_state(args: Args) -> TrainState:
+    """Shapes and dtypes of the state that these arguments train, with a leading seed axis if there are several."""
+    init, _ = make_train(args)
+    return jax.eval_shape(seed_by_seed(init, args), make_keys(args)[0])
+
+
+def restored(folder: str | Path, step: int, template: Any) -> Any:
+    """What a checkpoint has in the place of `template`'s leaves. Raises UserError that names the first misfit."""
     with checkpoint_manager(folder, reading=True) as manager:
         arrays = manager.restore(step, args=ocp.args.StandardRestore())
+    named = {leaf_name(path): like for path, like in jax.tree_util.tree_flatten_with_path(template)[0]}
+    parts = {name.partition(".")[0] for name in named}
+    strange = [name for name in arrays if name.partition(".")[0] in parts and name not in named]
 
-    def restored(path, like):
+    def find(path, like):
         if not math.prod(like.shape) and not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
             return jnp.zeros(like.shape, like.dtype)
-        array = arrays.get(leaf_name(path))
+        name = leaf_name(path)
+        array = arrays.get(name)
         is_key = array is not None and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
         array = jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
         if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
+            has = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
             raise UserError(
-                f"{folder}: {leaf_name(path)} is not as this {SCRIPT}.py has it: use the one that made the run"
+                f"{folder} does not fit this {SCRIPT}.py, use the one that made it: "
+                f"{name} is {has} there, here {like.dtype}{list(like.shape)}"
             )
         return jnp.asarray(array)
 
-    init, _ = make_train(args)
-    template = jax.eval_shape(seed_by_seed(init, args), make_keys(args)[0])
-    return step, jax.tree_util.tree_map_with_path(restored, template)
+    found = jax.tree_util.tree_map_with_path(find, template)
+    if strange:
+        raise UserError(f"{folder} does not fit this {SCRIPT}.py, use the one that made it: {strange[0]} is not here")
+    return found
+
+
+def restore_checkpoint(folder: str | Path, args: Args) -> tuple[int, TrainState]:
+    """The last sound checkpoint of a run: its step and its state. Raises UserError without one that fits."""
+    step = find_checkpoint(folder)
+    return step, restored(folder, step, abstract_state(args))
 
 
 def load_run(folder: str | Path, step: int | None = None) -> tuple[Args, Any]:
     """Arguments and parameters of a run, from its last sound checkpoint or that of `step`; for the analysis scripts.
 
-    With several seeds the parameters have a leading seed axis.
+    With several seeds the parameters have a leading seed axis. Raises UserError where no run is, or one that misfits.
     """
-    args = read_args(folder)
-    return args, restore_checkpoint(folder, args, step)[1].params
+    args = read_args(folder).checked()
+    step = find_checkpoint(folder, step)
+    return args, restored(folder, step, {"params": abstract_state(args).params})["params"]
 
 
 def make_keys(args: Args) -> tuple[jax.Array, jax.Array]:

@@ -171,9 +171,19 @@ def test_encoders_read_pixels_of_any_side(side):
 
 
 def test_observations_that_are_not_pixels_are_flattened():
-    encoder = pqn_rnn.Encoder("patch", jnp.float32)
+    encoder = pqn_rnn.Encoder("dense", jnp.float32)
     for obs in (jnp.zeros((2,), jnp.int32), jnp.zeros((2, 10, 10, 4)), jnp.zeros((2, 8, 8, 3), jnp.uint8)):
         assert encoder.init_with_output(jax.random.key(0), obs)[0].shape == (2, 256)
+        assert not pqn_rnn.make_network(ARCADE, obs[0], 3).pixels
+
+
+@pytest.mark.parametrize("kind", ["patch", "paper"])
+def test_frames_as_floats_are_read_like_bytes(kind):
+    """The analysis scripts differentiate with respect to frames, and so hand them in as float32, 0 to 255."""
+    obs = jax.random.randint(jax.random.key(0), (2, 128, 128, 3), 0, 256).astype(jnp.uint8)
+    encoder = pqn_rnn.Encoder(kind, jnp.float32)
+    features, params = encoder.init_with_output(jax.random.key(1), obs)
+    np.testing.assert_array_equal(encoder.apply(params, obs.astype(jnp.float32)), features)
 
 
 @pytest.mark.parametrize("encoder", ["patch", "paper"])

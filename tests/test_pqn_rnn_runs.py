@@ -385,7 +385,7 @@ def test_resuming_a_folder_without_a_checkpoint(tmp_path):
 )
 def test_resuming_with_an_args_json_of_another_shape(tmp_path, text):
     (tmp_path / "args.json").write_text(text)
-    with pytest.raises(UserError, match="no readable args.json"):
+    with pytest.raises(UserError, match="no readable args.json|--wings, which this"):
         pqn_rnn.parse_args(["--resume", str(tmp_path)])
 
 
@@ -417,9 +417,30 @@ def test_a_checkpoint_of_another_network_is_refused_by_name(run, tmp_path):
     about = json.loads((copied / "args.json").read_text())
     about["args"]["hidden_size"] = 8
     (copied / "args.json").write_text(json.dumps(about))
-    with pytest.raises(UserError, match="is not as this pqn_rnn.py has it") as error:
+    with pytest.raises(UserError, match="does not fit this pqn_rnn.py") as error:
         pqn_rnn.load_run(copied)
-    assert "remember" in str(error.value)
+    assert re.search(r"remember\S* is float32\[.*\] there, here float32\[", str(error.value))
+    about["args"] |= {"hidden_size": 16, "depth": 3}
+    (copied / "args.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match="started with --depth, which this pqn_rnn.py does not have"):
+        pqn_rnn.load_run(copied)
+
+
+def test_parameters_alone_can_be_loaded_and_what_is_strange_among_them_is_named(run, tmp_path):
+    args, params = pqn_rnn.load_run(run)
+    alone = {"params": params}
+    strange = {"params": params | {"wing": jnp.zeros(1)}}
+    for step, state in ((1, alone), (2, strange)):
+        (tmp_path / "args.json").write_text((run / "args.json").read_text())
+        pqn_rnn.save_checkpoint(tmp_path, step, state)
+    assert_equal(pqn_rnn.load_run(tmp_path, 1)[1], params)
+    with pytest.raises(UserError, match=r"params\.wing is not here"):
+        pqn_rnn.load_run(tmp_path)
+    with pytest.raises(UserError, match="does not fit this pqn_rnn.py.*opt_state|actor"):
+        shutil.rmtree(tmp_path / "checkpoints" / "2")
+        pqn_rnn.restore_checkpoint(tmp_path, args)
+    with pytest.raises(UserError, match="no sound checkpoint of step 3"):
+        pqn_rnn.load_run(tmp_path, 3)
 
 
 def test_every_flag_is_read():
