@@ -1,0 +1,910 @@
+"""What do past pixels matter to what an agent does now? Gradient and perturbation saliency.
+
+Run:   python saliency.py
+       python saliency.py --runs 'runs/NavigatorEasy__pomdp__*' --twin both --kind gradient perturbation
+Page:  docs/saliency.md
+
+Papers: Wang et al. 2025, "Investigating Memory in RL with POPGym Arcade", https://arxiv.org/abs/2503.01450 (gradient);
+Greydanus et al. 2018, "Visualizing and Understanding Atari Agents", https://arxiv.org/abs/1711.00138 (perturbation).
+Shapes: T steps of an episode, n the step that is explained, t <= n the frame that explains it, A actions.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import glob
+import importlib
+import io
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import tyro
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from PIL import Image, ImageDraw, ImageFont
+from scipy import ndimage
+from tqdm import tqdm
+
+SCRIPT = Path(__file__).stem
+SHIPPED = Path(__file__).parent / "agents"
+RECORD_STEPS = 32  # between two looks at whether the episodes are over
+ACTIONS = ("up", "down", "left", "right", "fire")  # of popgym_arcade's ids
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: tuple[str, ...] = (str(SHIPPED / "*"),)
+    """run folders, or patterns of them (the agents that come with the repository)"""
+    out: str = ""
+    """new folder for what is written; empty: analysis/saliency-TIME"""
+    kind: tuple[Literal["gradient", "perturbation"], ...] = ("gradient",)
+    """gradient with respect to the frames, and/or the effect of blurring a place"""
+    twin: Annotated[Literal["own", "mdp", "pomdp", "both"], tyro.conf.arg(aliases=["--twins"])] = "own"
+    """twin to play: that of the training, the fully or the partially observable one, or both, one above the other"""
+    env_id: str = ""
+    """another environment, with the same observations and actions; empty: that of the training"""
+    step: int | None = None
+    """checkpoint to load; None: the last"""
+    seed_index: int = 0
+    """which of the seeds of a run with several"""
+    steps: int = 40
+    """steps of the episode, from its first; less if it ends before"""
+    seed: int = 0
+    """seed of the episode"""
+    columns: int = 8
+    """steps that the pictures show, spread over the episode, the first and the last among them"""
+    at: int | None = None
+    """perturbation: step whose decision is explained; None: the last"""
+    lag: tuple[int, ...] = (0,)
+    """perturbation: steps between the frame that is blurred and the decision, one or several"""
+    stride: int = 5
+    """perturbation: pixels between two places"""
+    mask_sigma: float | None = None
+    """perturbation: width of a place in pixels; None: 5 per 80 pixels of the frame's side"""
+    blur_sigma: float | None = None
+    """perturbation: width of the blur in pixels; None: 3 per 80 pixels of the frame's side"""
+
+    def checked(self) -> "Args":
+        """These arguments. Raises UserError for what can be refused before anything is loaded."""
+        limits = {"steps": (1, 10_000), "columns": (2, 20), "stride": (1, 256), "seed": (0, 2**31 - 1)}
+        limits |= {"seed_index": (0, 2**31 - 1), "at": (0, self.steps - 1)}
+        limits |= {"mask_sigma": (0.1, 256), "blur_sigma": (0.1, 256)}
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise UserError(f"--{name.replace('_', '-')} {value}: use a number from {low} to {high}")
+        at = self.steps - 1 if self.at is None else self.at
+        if not (self.lag and 0 <= min(self.lag) and max(self.lag) <= at):
+            raise UserError(f"--lag {' '.join(map(str, self.lag))}: use numbers from 0 to {at}, the step explained")
+        if not self.kind:
+            raise UserError("--kind: use gradient, perturbation, or both")
+        return self
+
+
+# ------------------------------------------------------------------------------------------------------------- agents
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A trained network and the environment that it is asked in."""
+
+    folder: Path
+    step: int  # of the checkpoint
+    script: ModuleType  # the training script
+    saved: Any  # its arguments in training
+    args: Any  # the same with the environment and the twin asked for
+    params: Any  # with a leading seed axis if `args.num_seeds` is not 1
+
+
+def find_runs(patterns: tuple[str, ...]) -> list[Path]:
+    """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
+    folders: dict[Path, None] = {}
+    for pattern in patterns:
+        found = sorted(path for path in map(Path, glob.glob(pattern)) if (path / "args.json").is_file())
+        if not found:
+            raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
+        folders |= dict.fromkeys(path.resolve() for path in found)
+    return list(folders)
+
+
+def load_agent(folder: Path, step: int | None = None) -> Agent:
+    """The agent of a run folder, from its last sound checkpoint or that of `step`.
+
+    Raises:
+        UserError: when the folder holds no run, its script is not beside this one, or the parameters do not fit it.
+    """
+    try:
+        name = json.loads((folder / "args.json").read_text())["script"]
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f"{folder} is no run folder: its args.json cannot be read") from None
+    if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
+        raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
+    script = importlib.import_module(name)
+    try:
+        step = script.find_checkpoint(folder, step)
+        saved, params = script.load_run(folder, step)
+    except script.UserError as error:
+        raise UserError(str(error)) from None
+    return Agent(folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
+
+
+def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
+    """The agent in the twin asked for (own, mdp, pomdp), or in both; `env_id` stands for another environment.
+
+    Raises:
+        UserError: when there are no twins, or the observations or the actions there are others.
+    """
+    script, saved = agent.script, agent.saved
+    args = dataclasses.replace(saved, env_id=env_id or saved.env_id)
+    has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
+    if twin != "own" and not has_twins:
+        raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
+    try:
+        (shape, *rest), (other_shape, *other_rest) = (spaces_of(script, arguments) for arguments in (saved, args))
+    except script.UserError as error:
+        raise UserError(str(error)) from None
+    if shape != other_shape:
+        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.folder.name} reads {shape}")
+    if rest != other_rest:
+        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.folder.name} was trained on")
+    partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
+    changes = [{"partial_obs": value} for value in partial[twin]] if has_twins else [{}]
+    return [dataclasses.replace(agent, args=dataclasses.replace(args, **change)) for change in changes]
+
+
+def spaces_of(script: ModuleType, args: Any) -> tuple:
+    """What a network depends on: shape and dtype of the observations, shape and number of the actions."""
+    env, env_params = script.make_env(args)
+    observation, action = env.observation_space(env_params), env.action_space(env_params)
+    return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)
+
+
+def one_seed(agent: Agent, index: int) -> Agent:
+    """The agent of one of a run's seeds, without the seed axis."""
+    if agent.args.num_seeds == 1:
+        return agent
+    args = dataclasses.replace(agent.args, num_seeds=1, seed=agent.args.seed + index)
+    return dataclasses.replace(agent, args=args, params=jax.tree.map(lambda x: x[index], agent.params))
+
+
+def twin_name(agent: Agent) -> str:
+    """The twin that the agent is asked in: mdp, pomdp, or full for an id without twins."""
+    if not (hasattr(agent.args, "partial_obs") and agent.script.is_arcade(agent.args)):
+        return "full"
+    return "pomdp" if agent.args.partial_obs else "mdp"
+
+
+@contextlib.contextmanager
+def new_folder(out: str) -> Iterator[Path]:
+    """A new folder for what is written, gone again if nothing was. Raises UserError where one cannot be made."""
+    for attempt in range(1, 1000):
+        default = f"analysis/{SCRIPT}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{attempt}" if attempt > 1 else "")
+        path = Path(out or default)
+        try:
+            path.mkdir(parents=True)
+            break
+        except OSError as error:
+            if out or not isinstance(error, FileExistsError):
+                raise UserError(f"--out {path}: {error.strerror}") from None
+    try:
+        yield path
+    finally:
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+# ------------------------------------------------------------------------------------------------------- trajectories
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The first T steps of an episode: what the agent met and did."""
+
+    state: Any  # of the environment, before each step, leaves [T, ...]
+    obs: np.ndarray | None  # [T, ...]; None where `observations` draws it from the state
+    prev_action: np.ndarray  # like action; zero at an episode's first step, which follows none
+    start: np.ndarray  # bool [T], True at an episode's first step
+    action: np.ndarray  # int32 [T], or float32 [T, A]
+    reward: np.ndarray  # float32 [T]
+    over: bool  # whether the episode ended with the last step
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+@functools.lru_cache
+def record_program(script: ModuleType, args: Any, episodes: int):
+    """begin(key) -> actor of so many episodes; advance(params, actor) -> (actor, greedy steps [T, E, ...])."""
+    _, begin, act = script.make_actor(args)
+
+    def step(params, actor):
+        before = {"state": actor.env_state, "obs": None if script_draws(script, args) else actor.obs}
+        actor, transition, _ = act(params, actor, script.POLICIES["greedy"])
+        after = {"action": transition.action, "reward": transition.reward}
+        return actor, before | after | {"done": transition.terminated | transition.truncated}
+
+    def advance(params, actor):
+        return jax.lax.scan(lambda actor, _: step(params, actor), actor, length=RECORD_STEPS)
+
+    return jax.jit(lambda key: begin(key, episodes)), jax.jit(advance)
+
+
+def script_draws(script: ModuleType, args: Any) -> bool:
+    """Whether frames can be drawn again from states, as those of popgym_arcade can."""
+    return hasattr(script, "is_arcade") and script.is_arcade(args)
+
+
+def record(agent: Agent, key: jax.Array, episodes: int, steps: int | None = None) -> list[Trajectory]:
+    """The first `steps` steps (None: all) of each of several episodes of the greedy policy."""
+    begin, advance = record_program(agent.script, dataclasses.replace(agent.args, seed=0), episodes)
+    actor, chunks, over = begin(key), [], np.zeros(episodes, bool)
+    while not over.all() and (steps is None or len(chunks) * RECORD_STEPS < steps):
+        actor, chunk = advance(agent.params, actor)
+        chunks.append(jax.tree.map(np.asarray, chunk))
+        over |= chunks[-1]["done"].any(axis=0)
+    met = jax.tree.map(lambda *parts: np.concatenate(parts)[:steps], *chunks)  # [T, E, ...]
+    return [one_trajectory(jax.tree.map(lambda x, i=i: x[:, i], met)) for i in range(episodes)]
+
+
+def one_trajectory(met: dict) -> Trajectory:
+    """What was met in one environment, [T, ...], up to the end of its first episode."""
+    ends = np.flatnonzero(met["done"])
+    length = int(ends[0]) + 1 if ends.size else len(met["done"])
+    kept = jax.tree.map(lambda x: x[:length], met)
+    action = kept["action"]
+    return Trajectory(
+        state=kept["state"],
+        obs=kept["obs"],
+        prev_action=np.concatenate([np.zeros_like(action[:1]), action[:-1]]),
+        start=np.arange(length) == 0,
+        action=action,
+        reward=kept["reward"],
+        over=bool(ends.size),
+    )
+
+
+@functools.lru_cache
+def draw_program(script: ModuleType, args: Any):
+    env, _ = script.make_env(args)
+    return jax.jit(jax.vmap(env.get_obs))
+
+
+def observations(agent: Agent, trajectory: Trajectory) -> np.ndarray:
+    """What the agent saw, [T, ...]; frames are drawn again, as the twin that it is asked in shows them."""
+    if trajectory.obs is not None:
+        return trajectory.obs
+    return np.asarray(draw_program(agent.script, agent.args)(trajectory.state))
+
+
+def action_values(output: Any) -> jax.Array:
+    """[T, B, A]: Q values; of a policy its probabilities, of a continuous one its mean action."""
+    if hasattr(output, "q"):
+        return output.q
+    return jax.nn.softmax(output.logits) if hasattr(output, "logits") else output.mean
+
+
+# ---------------------------------------------------------------------------------------------------------- gradient
+
+
+def squared_gradients(values: Callable, obs: jax.Array, n: jax.Array) -> jax.Array:
+    """sum over actions of (d values(obs)[n, a] / d obs)^2, [T, ...], for values(obs[T, ...]) -> [T, A].
+
+    One pull-back gives the gradients of one action's value with respect to the whole sequence; all actions' are taken
+    at once. Where values[n] hangs on obs[: n + 1] alone, as it does for an agent, the rest is exactly zero.
+    """
+    y, pull_back = jax.vjp(lambda obs: values(obs)[n], obs)
+    (gradients,) = jax.vmap(pull_back)(jnp.eye(y.size, dtype=y.dtype))  # [A, T, ...]
+    return jnp.square(gradients).sum(axis=0)
+
+
+@functools.lru_cache
+def gradient_program(script: ModuleType, args: Any):
+    """maps(params, obs[T, ...], prev_action, start, n) -> (map [T, h, w] of step n, action values [T, A])."""
+    network, _, _ = script.make_actor(args)
+
+    def maps(params, obs, prev_action, start, n):
+        scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
+
+        def values(x):
+            carry = script.initial_carry(network, 1)
+            _, output = script.forward(network, params, carry, scale * x[:, None], prev_action[:, None], start[:, None])
+            return action_values(output)[:, 0]
+
+        x = obs.astype(jnp.float32) / scale
+        squares = squared_gradients(values, x, n)
+        return squares.sum(axis=-1) if squares.ndim == 4 else squares, values(x)
+
+    return jax.jit(maps)
+
+
+@dataclass(frozen=True)
+class GradientSaliency:
+    """How much what is done at step n hangs on what was seen at step t."""
+
+    agent: Agent
+    trajectory: Trajectory
+    obs: np.ndarray  # [T, ...] as the agent saw it
+    maps: np.ndarray  # float32 [T (n), T (t), h, w] of pixels, [T, T, ...] of other observations; 0 where t > n
+    values: np.ndarray  # float32 [T, A], `action_values`
+
+    @property
+    def shares(self) -> np.ndarray:
+        """float64 [T, T]: share of each t in all the saliency of n; rows sum to 1, or are 0 where nothing matters."""
+        total = self.maps.reshape(*self.maps.shape[:2], -1).sum(axis=-1, dtype=float)
+        return total / np.maximum(total.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+
+
+def gradient_saliency(agent: Agent, trajectory: Trajectory) -> GradientSaliency:
+    """maps[n, t] = sum over actions a and colours of (d y(s_n, a) / d o_t)^2, through the whole memory.
+
+    y is Q, of a policy its probability, of a continuous one its mean action; o_t a frame with values from 0 to 1, or
+    any other observation in its own units. Wang et al. 2025, https://arxiv.org/abs/2503.01450.
+    """
+    obs = observations(agent, trajectory)
+    program = gradient_program(agent.script, dataclasses.replace(agent.args, seed=0))
+    maps, met = [], (agent.params, obs, trajectory.prev_action, trajectory.start)
+    for n in tqdm(range(len(obs)), f"gradients, {twin_name(agent)}", unit="step", disable=None):
+        squares, values = program(*met, n)
+        maps.append(np.asarray(squares))
+    return GradientSaliency(agent, trajectory, obs, np.stack(maps), np.asarray(values))
+
+
+# ------------------------------------------------------------------------------------------------------- perturbation
+
+
+@dataclass(frozen=True)
+class PerturbationSaliency:
+    """How much a decision changes when a frame is blurred in one place."""
+
+    agent: Agent
+    frame: np.ndarray  # uint8 [h, w, 3], the one that is blurred
+    at: int  # the step whose decision is explained
+    lag: int  # steps from the frame to the decision
+    policy: np.ndarray  # float32 [rows, columns], half the squared change of the logits or Q values
+    value: np.ndarray  # float32 [rows, columns], half the squared change of the value, that of Q being its maximum
+
+
+def places(side: int, stride: int) -> np.ndarray:
+    """Centres int [rows * columns, 2] (y, x) of the places on a square frame, row by row, as far from each border."""
+    line = np.arange((side - 1) % stride // 2, side, stride)
+    return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def place_mask(place: jax.Array, side: int, sigma: float) -> jax.Array:
+    """float32 [side, side, 1]: a Gaussian that is 1 at place (y, x)."""
+    y, x = (jnp.square(jnp.arange(side) - centre) for centre in place)
+    return jnp.exp(-(y[:, None] + x) / (2 * sigma**2))[..., None]
+
+
+@functools.lru_cache
+def perturbation_program(script: ModuleType, args: Any):
+    """scores(params, obs[T, ...], prev_action, start, blurred, places[P, 2], sigma) -> policy [P], value [P].
+
+    The first of T >= 1 frames is blurred, the decision at the last is compared. What comes before is in `carry`.
+    """
+    network, _, _ = script.make_actor(args)
+
+    def decide(params, carry, obs, prev_action, start):
+        """Logits, Q values or mean action [A], and value, at the last of obs[T, ...]."""
+        carry, output = script.forward(network, params, carry, obs[:, None], prev_action[:, None], start[:, None])
+        last = jax.tree.map(lambda x: x[-1, 0] if x.ndim > 1 else x, output)
+        scores = next(getattr(last, name) for name in ("q", "logits", "mean") if hasattr(last, name))
+        return carry, (scores, last.value if hasattr(last, "value") else scores.max())
+
+    def scores(params, carry, obs, prev_action, start, blurred, places, sigma):
+        first, rest = (tuple(x[part] for x in (prev_action, start)) for part in (slice(1), slice(1, None)))
+        frame = obs[0].astype(jnp.float32)
+
+        def look(frame):
+            """The decision when the first frame was this one; the frames after it are encoded once for all places."""
+            now, decision = decide(params, carry, frame[None], *first)
+            return decide(params, now, obs[1:].astype(jnp.float32), *rest)[1] if len(obs) > 1 else decision
+
+        policy, value = look(frame)
+
+        def score(place):
+            mask = place_mask(place, frame.shape[0], sigma)
+            new_policy, new_value = look(frame * (1 - mask) + blurred * mask)
+            return 0.5 * jnp.square(new_policy - policy).sum(), 0.5 * jnp.square(new_value - value)
+
+        return jax.lax.map(score, places, batch_size=64)
+
+    def before(params, obs, prev_action, start):
+        """The memory after obs[T, ...]."""
+        return decide(params, script.initial_carry(network, 1), obs, prev_action, start)[0]
+
+    return jax.jit(scores), jax.jit(before), functools.partial(script.initial_carry, network, 1)
+
+
+def perturbation_saliency(
+    agent: Agent,
+    trajectory: Trajectory,
+    at: int = -1,
+    lag: int = 0,
+    stride: int = 5,
+    mask_sigma: float | None = None,
+    blur_sigma: float | None = None,
+) -> PerturbationSaliency:
+    """How much the decision at step `at` changes when the frame `lag` steps before it is blurred, place after place.
+
+    The memory is run again from there (Greydanus et al. 2018, https://arxiv.org/abs/1711.00138).
+
+    The paper's widths, 5 for a place and 3 for the blur on frames of 80 px, grow with the side. Places are `stride`
+    pixels apart. Raises UserError for observations that are no frames.
+    """
+    obs = observations(agent, trajectory)
+    if not (obs.dtype == np.uint8 and obs.ndim == 4):
+        raise UserError(f"--kind perturbation blurs frames, and {agent.args.env_id} has none: use --kind gradient")
+    at = range(len(obs))[at]
+    side, first = obs.shape[1], at - lag
+    mask_sigma, blur_sigma = mask_sigma or 5 * side / 80, blur_sigma or 3 * side / 80
+    scores, before, fresh = perturbation_program(agent.script, dataclasses.replace(agent.args, seed=0))
+    met = obs, trajectory.prev_action, trajectory.start
+    carry = before(agent.params, *(x[:first] for x in met)) if first else fresh()
+    blurred = ndimage.gaussian_filter(obs[first].astype(np.float32), (blur_sigma, blur_sigma, 0))
+    found = scores(
+        agent.params, carry, *(x[first : at + 1] for x in met), blurred, places(side, stride), np.float32(mask_sigma)
+    )
+    rows = math.isqrt(len(found[0]))
+    policy, value = (np.asarray(x).reshape(rows, rows) for x in found)
+    return PerturbationSaliency(agent, obs[first], at, lag, policy, value)
+
+
+# ----------------------------------------------------------------------------------------------------------- pictures
+
+
+def pictures_of(obs: np.ndarray) -> np.ndarray:
+    """uint8 [T, h, w, 3] of observations [T, ...]: frames as they are, channels by colour, numbers in grey."""
+    if obs.dtype == np.uint8 and obs.ndim == 4 and obs.shape[-1] == 3:
+        return obs
+    x = obs.astype(float)
+    x = (x - x.min(axis=0)) / np.maximum(np.ptp(x, axis=0), 1e-9)
+    if x.ndim == 4:
+        colours = matplotlib.colormaps["tab10"](np.arange(x.shape[-1]) % 10)[:, :3]
+        return (255 * np.minimum(x @ colours, 1)).astype(np.uint8)
+    return (255 * on_grid(x)).astype(np.uint8)[..., None].repeat(3, axis=-1)
+
+
+def on_grid(x: np.ndarray) -> np.ndarray:
+    """Numbers [T, F] as near-square pictures [T, h, w], filled up with zeros; what has two axes more stays."""
+    if x.ndim > 2:
+        return x
+    width = math.isqrt(x.shape[-1] - 1) + 1
+    height = -(-x.shape[-1] // width)
+    return np.pad(x, ((0, 0), (0, height * width - x.shape[-1]))).reshape(len(x), height, width)
+
+
+def map_pictures(found: GradientSaliency) -> np.ndarray:
+    """float32 [T, T, h, w]: the maps with the shape of `pictures_of(obs)`."""
+    return np.stack([on_grid(maps) for maps in found.maps])
+
+
+def spread(steps: int, columns: int) -> list[int]:
+    """At most `columns` steps from the first to the last of so many, evenly spread."""
+    return sorted({round(t) for t in np.linspace(0, steps - 1, min(columns, steps))})
+
+
+def colour_scale(maps: list[np.ndarray]) -> PowerNorm:
+    """From 0 to the 99.9th percentile of what is above, by the square root: brightness is the gradient's size."""
+    above = np.concatenate([x[x > 0] for x in maps])
+    return PowerNorm(0.5, vmin=0, vmax=np.percentile(above, 99.9) if above.size else 1, clip=True)
+
+
+def bare(axes: Any, title: str = "", side: str = "") -> None:
+    """An axes object without ticks, with a title above and one at the left."""
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(title, fontsize=8)
+    axes.set_ylabel(side, fontsize=8)
+
+
+def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> Figure:
+    """Frames above maps, columns t, for some n or the last alone; one twin above the other, one colour bar for all."""
+    shown = [(each, map_pictures(each), spread(len(each.obs), columns)) for each in found]
+    norm = colour_scale([maps[np.ix_(steps[-1:] if last_only else steps, steps)] for _, maps, steps in shown])
+    rows = [(each, maps, steps, n) for each, maps, steps in shown for n in [None, *steps[-1 if last_only else 0 :]]]
+    width = max(len(steps) for *_, steps in shown)
+    figure = Figure(figsize=(1.15 * width + 1.3, 1.2 * len(rows) + 0.5), layout="constrained")
+    grid = figure.subplots(len(rows), width, squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for line, (each, maps, steps, n) in zip(grid, rows, strict=True):
+        pictures, name = pictures_of(each.obs), twin_name(each.agent)
+        for axes, t in zip(line, steps, strict=False):
+            if n is not None and t > n:
+                continue
+            axes.axis("on")
+            if n is None:
+                axes.imshow(pictures[t])
+                bare(axes, f"t = {t}", name if t == 0 else "")
+                continue
+            image = axes.imshow(maps[n, t], cmap="inferno", norm=norm)
+            bare(axes, f"{each.shares[n, t]:.1%}", f"n = {n}" if t == 0 else "")
+    bar = figure.colorbar(image, ax=grid, fraction=0.03, pad=0.01)
+    bar.set_label("squared gradient, all actions and colours", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    figure.suptitle(title_of(found[0].agent), fontsize=10)
+    return figure
+
+
+def title_of(agent: Agent) -> str:
+    """Environment, twin of the training, script, memory, seed: a run folder's name without the time."""
+    return agent.folder.name.rpartition("__")[0].replace("__", " · ")
+
+
+def laid_over(picture: np.ndarray, strength: np.ndarray) -> np.ndarray:
+    """uint8 [h, w, 3]: a picture in dim grey, and over it in colour where strength[h, w], 0 to 1, is high."""
+    grey = picture.mean(axis=-1, keepdims=True) * 0.55
+    colour = 255 * matplotlib.colormaps["inferno"](strength)[..., :3]
+    alpha = np.minimum(1.5 * strength, 1)[..., None]
+    return (grey * (1 - alpha) + colour * alpha).astype(np.uint8)
+
+
+def enlarged(picture: np.ndarray, side: int) -> Image.Image:
+    height = round(side * picture.shape[0] / picture.shape[1])
+    return Image.fromarray(picture).resize((side, height), Image.Resampling.NEAREST)
+
+
+def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
+    """A picture for each n: a row for each twin, what is seen at n, then earlier frames with their maps over them."""
+    steps = min(len(each.obs) for each in found)
+    shown = [(pictures_of(each.obs), map_pictures(each), spread(steps, columns), each) for each in found]
+    norms = [colour_scale([maps[:steps, :steps]]) for _, maps, *_ in shown]
+    font, images, side, head = ImageFont.load_default(14), [], 128, 22
+    for n in range(steps):
+        image = Image.new("RGB", ((side + 6) * (len(shown[0][2]) + 1), (side + head) * len(shown)), "white")
+        draw = ImageDraw.Draw(image)
+        for row, ((pictures, maps, ts, each), norm) in enumerate(zip(shown, norms, strict=True)):
+            top = row * (side + head)
+            draw.text((2, top + 2), f"{twin_name(each.agent)}: n = {n}", "black", font)
+            image.paste(enlarged(pictures[n], side), (0, top + head))
+            for column, t in enumerate(t for t in ts if t <= n):
+                left = (column + 1) * (side + 6)
+                draw.text((left + 2, top + 2), f"t = {t}: {each.shares[n, t]:.0%}", "black", font)
+                over = laid_over(pictures[t], np.asarray(norm(maps[n, t])))
+                image.paste(enlarged(over, side), (left, top + head))
+        images.append(image)
+    return images
+
+
+def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
+    """A row for each frame that was blurred: the frame, red (policy) and blue (value) over it, and both alone."""
+    figure = Figure(figsize=(10, 2.6 * len(found) + 0.4), layout="constrained")
+    grid = figure.subplots(len(found), 4, squeeze=False)
+    tops = [max(max(getattr(each, name).max() for each in found), 1e-30) for name in ("policy", "value")]
+    for line, each in zip(grid, found, strict=True):
+        side = each.frame.shape[0]
+        policy, value = (resized(x / top, side) for x, top in zip((each.policy, each.value), tops, strict=True))
+        grey = each.frame.mean(axis=-1) / 255 * 0.5
+        over = np.stack([grey + policy, grey, grey + value], axis=-1).clip(0, 1)
+        for axes, picture in zip(line[:2], (each.frame, over), strict=True):
+            axes.imshow(picture)
+        for axes, scores, cmap, top in zip(line[2:], (each.policy, each.value), ("Reds", "Blues"), tops, strict=True):
+            image = axes.imshow(scores, cmap=cmap, vmin=0, vmax=top)
+            figure.colorbar(image, ax=axes, fraction=0.046).ax.tick_params(labelsize=7)
+        titles = f"frame {each.at - each.lag}", "policy red, value blue", "policy", "value"
+        sides = f"{twin_name(each.agent)}, decision {each.at}, lag {each.lag}", "", "", ""
+        for axes, title, text in zip(line, titles, sides, strict=True):
+            bare(axes, title, text)
+    figure.suptitle(title_of(found[0].agent), fontsize=10)
+    return figure
+
+
+def resized(scores: np.ndarray, side: int) -> np.ndarray:
+    """Scores [rows, columns] as [side, side], interpolated."""
+    image = Image.fromarray(scores.astype(np.float32), mode="F").resize((side, side), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+# ---------------------------------------------------------------------------------------------------------------- page
+
+
+def data_uri(picture: np.ndarray) -> str:
+    """A PNG of uint8 [h, w, 3] or [h, w], to be put into a page."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def sheet(pictures: np.ndarray, columns: int = 16) -> np.ndarray:
+    """Pictures [N, h, w, ...] on one, row by row."""
+    rows = -(-len(pictures) // columns)
+    fill = np.zeros((rows * columns - len(pictures), *pictures.shape[1:]), pictures.dtype)
+    parts = np.concatenate([pictures, fill]).reshape(rows, columns, *pictures.shape[1:])
+    height, width = pictures.shape[1:3]
+    return np.moveaxis(parts, 2, 1).reshape(rows * height, columns * width, *pictures.shape[3:])
+
+
+def page_data(found: GradientSaliency) -> dict:
+    """What the page shows of one twin: a sheet of frames and, for each n, one of maps (root of the share in a peak)."""
+    maps, pictures = map_pictures(found), pictures_of(found.obs)
+    # nearly the largest: a few pixels far above the rest would leave it dark
+    peaks = np.maximum(np.quantile(maps.reshape(len(maps), -1), 0.9995, axis=1), np.finfo(np.float32).tiny)
+    sheets = []
+    for n, peak in enumerate(peaks):
+        root = np.sqrt(np.minimum(maps[n, : n + 1] / peak, 1))
+        sheets.append(data_uri(sheet(np.rint(255 * root).astype(np.uint8))))
+    output = "probability" if not hasattr(found.agent.args, "q_lambda") else "action value"
+    discrete = found.trajectory.action.ndim == 1
+    count = found.values.shape[1]
+    names = ACTIONS if count == len(ACTIONS) and twin_name(found.agent) != "full" else [str(i) for i in range(count)]
+    return {
+        "twin": twin_name(found.agent),
+        "width": pictures.shape[2],
+        "height": pictures.shape[1],
+        "frames": data_uri(sheet(pictures)),
+        "maps": sheets,
+        "roots": np.sqrt(peaks).tolist(),
+        "shares": [[round(float(x), 5) for x in row[: n + 1]] for n, row in enumerate(found.shares)],
+        "values": np.round(found.values.astype(float), 5).tolist(),
+        "kind": output if discrete else "mean action",
+        "names": list(names),
+        "chosen": found.trajectory.action.tolist() if discrete else None,
+        "rewards": np.round(found.trajectory.reward.astype(float), 5).tolist(),
+    }
+
+
+def write_page(path: Path, found: list[GradientSaliency]) -> None:
+    """One file that needs nothing else: a slider for n, frames with their maps over them, action values as bars."""
+    data = json.dumps({"title": title_of(found[0].agent), "twins": [page_data(each) for each in found]})
+    path.write_text(PAGE.replace("__DATA__", data.replace("</", "<\\/")), encoding="utf-8")
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Saliency</title>
+<link rel="icon" href="data:,">
+<style>
+  body { font: 15px/1.4 system-ui, sans-serif; margin: 1rem auto; max-width: 1100px; padding: 0 1rem; color: #222; }
+  h1 { font-size: 1.15rem; margin: 0 0 .3rem; } h2 { font-size: 1rem; margin: 1rem 0 .3rem; }
+  header { position: sticky; top: 0; background: #fff; padding: .4rem 0; border-bottom: 1px solid #ccc; z-index: 1; }
+  .controls { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; align-items: center; }
+  .controls .n { flex: 1 1 16rem; display: flex; gap: .5rem; align-items: center; } .n input { flex: 1; min-width: 0; }
+  .main { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
+  figure { margin: 0; } figcaption { font-size: .85rem; } canvas { image-rendering: pixelated; display: block; }
+  .large { width: min(256px, 42vw); background: #000; }
+  .bars { min-width: 200px; flex: 1 1 200px; }
+  .bar { display: grid; grid-template-columns: 4rem 1fr 4.5rem; gap: .4rem; align-items: center; font-size: .85rem; }
+  .track { position: relative; height: 1rem; background: #eee; }
+  .fill { position: absolute; top: 0; bottom: 0; background: #8aa; } .chosen .fill { background: #d4542b; }
+  .chosen { font-weight: 600; }
+  .strip { display: flex; gap: 3px; overflow-x: auto; padding: .6rem 0; align-items: flex-end; }
+  .cell { border: 0; padding: 0; background: none; font: inherit; font-size: .7rem; cursor: pointer; color: inherit; }
+  .cell canvas { width: 64px; background: #000; outline: 2px solid transparent; }
+  .cell[aria-pressed=true] canvas { outline-color: #d4542b; }
+  .share { height: 48px; display: flex; align-items: flex-end; }
+  .share i { display: block; width: 64px; background: #b5367a; }
+</style>
+<header>
+  <h1 id="title"></h1>
+  <div class="controls">
+    <label class="n">n <input id="n" type="range" min="0" value="0"><output id="shown"></output></label>
+    <label><input id="own" type="checkbox" checked> scale colours to each n</label>
+    <label><input id="over" type="checkbox" checked> maps over the frames</label>
+  </div>
+</header>
+<p>What the agent does at step <b>n</b>, and how much each frame up to then matters to it: the squared gradient of
+its outputs with respect to every pixel. Below each frame its share. Move with the slider or the arrow keys; click a
+frame to enlarge it.</p>
+<main id="twins"></main>
+<script type="application/json" id="data">__DATA__</script>
+<script>
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = id => document.getElementById(id);
+const make = (tag, parent, name = "") => {
+  const element = document.createElement(tag);
+  element.className = name;
+  return parent.appendChild(element);
+};
+// inferno at ten places, between them a straight line
+const stops = [
+  [0, 0, 4], [27, 12, 65], [74, 12, 107], [120, 28, 109], [165, 44, 96],
+  [207, 68, 70], [237, 105, 37], [251, 155, 6], [247, 209, 61], [252, 255, 164],
+];
+const lut = Array.from({ length: 256 }, (_, i) => {
+  const x = i / 255 * 9, k = Math.min(8, Math.floor(x));
+  return stops[k].map((c, j) => c + (x - k) * (stops[k + 1][j] - c));
+});
+const load = async uri => { const image = new Image(); image.src = uri; await image.decode(); return image; };
+const bytes = (image, w, h, t) => {
+  const c = document.createElement("canvas"); c.width = w; c.height = h;
+  const g = c.getContext("2d", { willReadFrequently: true });
+  g.drawImage(image, t % 16 * w, Math.floor(t / 16) * h, w, h, 0, 0, w, h);
+  return g.getImageData(0, 0, w, h);
+};
+const names = { mdp: "Fully observable twin", pomdp: "Partially observable twin", full: "Observations" };
+class Twin {
+  constructor(about) {
+    Object.assign(this, about);
+    this.selected = null; this.top = Math.max(...this.roots);
+    const section = make("section", $("twins")); section.dataset.twin = this.twin;
+    make("h2", section).textContent = names[this.twin];
+    const main = make("div", section, "main");
+    [this.now, this.nowText] = this.figure(main); [this.then, this.thenText] = this.figure(main);
+    const bars = make("div", main, "bars"); make("div", bars).textContent = this.kind + " at n";
+    this.bars = this.names.map(name => {
+      const row = make("div", bars, "bar"); make("span", row).textContent = name;
+      const fill = make("div", make("div", row, "track"), "fill"); return { row, fill, text: make("span", row) };
+    });
+    this.note = make("div", bars);
+    this.strip = make("div", section, "strip");
+    this.cells = this.values.map((_, t) => {
+      const cell = make("button", this.strip, "cell"); cell.type = "button";
+      const bar = make("i", make("div", cell, "share"));
+      const canvas = make("canvas", cell); canvas.width = this.width; canvas.height = this.height;
+      cell.onclick = () => { this.selected = this.selected === t ? null : t; show(); };
+      return { cell, bar, canvas, text: make("div", cell) };
+    });
+  }
+  figure(parent) {
+    const figure = make("figure", parent), canvas = make("canvas", figure, "large");
+    canvas.width = this.width; canvas.height = this.height;
+    return [canvas, make("figcaption", figure)];
+  }
+  async load() { this.image = await load(this.frames); }
+  paint(canvas, t, n, sheet) {
+    const frame = bytes(this.image, this.width, this.height, t), f = frame.data;
+    if (sheet) {
+      const map = bytes(sheet, this.width, this.height, t).data;
+      const scale = $("own").checked || !this.top ? 1 : this.roots[n] / this.top;
+      for (let i = 0; i < f.length; i += 4) {
+        const v = map[i] / 255 * scale, a = Math.min(1, 1.5 * v), c = lut[Math.round(255 * v)];
+        const grey = (f[i] + f[i + 1] + f[i + 2]) / 3 * .55;
+        for (let j = 0; j < 3; j++) f[i + j] = grey * (1 - a) + c[j] * a;
+      }
+    }
+    canvas.getContext("2d").putImageData(frame, 0, 0);
+  }
+  async show(n, turn) {
+    n = Math.min(n, this.values.length - 1);
+    const sheet = $("over").checked ? await load(this.maps[n]) : null;
+    if (turn !== turns) return;  // the slider has moved on
+    const shares = this.shares[n], most = shares.indexOf(Math.max(...shares));
+    const t = this.selected !== null && this.selected <= n ? this.selected : most;
+    this.paint(this.now, n, n, null);
+    this.nowText.textContent = `seen at n = ${n}, reward ${this.rewards[n]}`;
+    this.paint(this.then, t, n, sheet);
+    const largest = t === most ? ", the largest share" : "";
+    this.thenText.textContent = `frame t = ${t}: ${(100 * shares[t]).toFixed(1)} %${largest}`;
+    const values = this.values[n], low = Math.min(0, ...values), span = Math.max(0, ...values) - low || 1;
+    this.bars.forEach(({ row, fill, text }, a) => {
+      fill.style.left = 100 * (Math.min(0, values[a]) - low) / span + "%";
+      fill.style.width = 100 * Math.abs(values[a]) / span + "%";
+      text.textContent = values[a].toFixed(3);
+      row.classList.toggle("chosen", this.chosen !== null && this.chosen[n] === a);
+    });
+    this.cells.forEach(({ cell, bar, canvas, text }, t2) => {
+      cell.hidden = t2 > n; if (t2 > n) return;
+      this.paint(canvas, t2, n, sheet); cell.setAttribute("aria-pressed", t2 === t);
+      bar.style.height = 48 * shares[t2] / Math.max(shares[most], 1e-9) + "px";
+      text.textContent = `${t2}: ${(100 * shares[t2]).toFixed(1)} %`;
+    });
+    if (this.n !== n) this.strip.scrollLeft = this.strip.scrollWidth;
+    this.n = n;
+  }
+}
+let turns = 0, twins = [];
+async function show() {
+  const n = Number($("n").value), turn = ++turns;
+  $("shown").textContent = `${n} of ${$("n").max}`;
+  await Promise.all(twins.map(twin => twin.show(n, turn)));
+  if (turn === turns) document.body.dataset.shown = n;
+}
+(async () => {
+  $("title").textContent = document.title = data.title;
+  twins = data.twins.map(about => new Twin(about));
+  $("n").max = Math.max(...data.twins.map(twin => twin.values.length)) - 1; $("n").value = $("n").max;
+  await Promise.all(twins.map(twin => twin.load()));
+  for (const id of ["n", "own", "over"]) $(id).addEventListener("input", show);
+  document.addEventListener("keydown", event => {
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!move || event.target === $("n")) return;
+    $("n").value = Number($("n").value) + move; show(); event.preventDefault();
+  });
+  await show();
+})();
+</script>
+</html>
+"""
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def load_all(args: Args) -> list[list[Agent]]:
+    """For every run, one seed of it in every twin asked for. Raises UserError at the first that cannot be."""
+    loaded = []
+    for agent in (load_agent(folder, args.step) for folder in find_runs(args.runs)):
+        if args.seed_index >= agent.args.num_seeds:
+            raise UserError(f"--seed-index {args.seed_index}: {agent.folder.name} has {agent.args.num_seeds} seeds")
+        loaded.append([one_seed(twin, args.seed_index) for twin in in_twins(agent, args.twin, args.env_id)])
+        env, env_params = agent.script.make_env(loaded[-1][0].args)
+        space = env.observation_space(env_params)
+        if "perturbation" in args.kind and not (space.dtype == jnp.uint8 and len(space.shape) == 3):
+            raise UserError(f"--kind perturbation blurs frames, and {loaded[-1][0].args.env_id} has none: use gradient")
+    return loaded
+
+
+def write_gradients(out: Path, found: list[GradientSaliency], columns: int) -> None:
+    """Grid, line, film and page of a run's twins together, and the numbers of each as NPZ."""
+    name = found[0].agent.folder.name
+    draw_maps(found, columns, last_only=False).savefig(out / f"{name}__grid.png", dpi=120)
+    draw_maps(found, columns, last_only=True).savefig(out / f"{name}__line.png", dpi=150)
+    images = film(found, columns)
+    images[0].save(out / f"{name}__film.gif", save_all=True, append_images=images[1:], duration=250, loop=0)
+    write_page(out / f"{name}.html", found)
+    for each in found:
+        met = {"obs": each.obs, "action": each.trajectory.action, "reward": each.trajectory.reward}
+        numbers = {"maps": each.maps, "shares": each.shares, "values": each.values}
+        np.savez_compressed(out / f"{name}__{twin_name(each.agent)}__gradient.npz", **met, **numbers)
+
+
+def write_perturbations(out: Path, found: list[PerturbationSaliency]) -> None:
+    """One picture of all twins and lags of a run, and the numbers of each as NPZ."""
+    name = found[0].agent.folder.name
+    draw_perturbation(found).savefig(out / f"{name}__perturbation.png", dpi=150)
+    for each in found:
+        path = out / f"{name}__{twin_name(each.agent)}__perturbation_{each.at}_{each.lag}.npz"
+        np.savez_compressed(path, frame=each.frame, at=each.at, lag=each.lag, policy=each.policy, value=each.value)
+
+
+def explain(agents: list[Agent], args: Args, out: Path) -> list[str]:
+    """Everything asked for of one run, in each of its twins; lines for the reader."""
+    key, lines, gradients, perturbations = jax.random.key(args.seed), [], [], []
+    for agent in agents:
+        (trajectory,) = record(agent, jax.random.clone(key), 1, args.steps)
+        about = f"{agent.folder.name:<56} {twin_name(agent):<5} {len(trajectory):>5}"
+        if "gradient" in args.kind:
+            gradients.append(gradient_saliency(agent, trajectory))
+            last = gradients[-1].shares[-1]
+            lines.append(f"{about} {last[0]:>9.1%} {last[1:-1].sum():>9.1%} {last[-1]:>9.1%}")
+        at = min(len(trajectory) - 1, args.steps if args.at is None else args.at)
+        for lag in (lag for lag in args.lag if "perturbation" in args.kind and lag <= at):
+            widths = args.stride, args.mask_sigma, args.blur_sigma
+            perturbations.append(perturbation_saliency(agent, trajectory, at, lag, *widths))
+    if gradients:
+        write_gradients(out, gradients, args.columns)
+    if perturbations:
+        write_perturbations(out, perturbations)
+    return lines
+
+
+def main(args: Args) -> Path:
+    """Plays, explains, prints a table and writes; returns the folder."""
+    loaded = load_all(args.checked())
+    with new_folder(args.out) as out:
+        lines = [line for agents in loaded for line in explain(agents, args, out)]
+    if lines:
+        print("shares of the frames in the gradient of the last decision")
+        print(f"{'run':<56} {'on':<5} {'steps':>5} {'first':>9} {'between':>9} {'last':>9}", *lines, sep="\n")
+    print(f"written to {out}")
+    return out
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except UserError as error:
+        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        sys.exit(2)
