@@ -1,0 +1,560 @@
+"""How far back does an agent look? Recall density: where in an episode the gradient of its last decision lies.
+
+Run:   python recall_density.py --runs 'runs/NavigatorEasy__*' --episodes 32
+Page:  docs/recall_density.md
+
+Paper: Wang et al. 2025, "Investigating Memory in RL with POPGym Arcade", https://arxiv.org/abs/2503.01450
+Shapes: T steps of a complete episode, n = T - 1 its last step, A actions.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import functools
+import glob
+import importlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from scipy import stats
+from tqdm import tqdm
+
+SCRIPT = Path(__file__).stem
+SHIPPED = Path(__file__).parent / "agents"
+RESAMPLES = 10_000  # of a bootstrap
+RECORD_STEPS = 32  # between two looks at whether the episodes are over
+THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
+GROUP = ("script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs")
+COLUMNS = (
+    *GROUP,
+    *("agents", "episodes", "length_mean"),
+    *(f"{third}{what}" for third in THIRDS for what in ("", "_low", "_high")),
+)
+DENSITY_COLUMNS = (*GROUP, "tau_low", "tau_high", "density", "density_low", "density_high")
+EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "episode", "length", *THIRDS)
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: tuple[str, ...] = (str(SHIPPED / "*"),)
+    """run folders, or patterns of them (the agents that come with the repository)"""
+    out: str = ""
+    """new folder for what is written; empty: analysis/recall_density-TIME"""
+    twin: Literal["own", "mdp", "pomdp", "both"] = "own"
+    """twin to play: that of the training, the fully or the partially observable one, or both"""
+    env_id: str = ""
+    """another environment, with the same observations and actions; empty: that of the training"""
+    step: int | None = None
+    """checkpoint to load; None: the last"""
+    episodes: int = 16
+    """complete episodes of each seed of a run and each twin"""
+    seed: int = 0
+    """seed of the episodes"""
+    norm: Literal["l1", "l2"] = "l2"
+    """norm of a frame's gradient; l2 is the root of the saliency's sum"""
+    bins: int = 10
+    """intervals of normalised time in the density"""
+
+    def checked(self) -> "Args":
+        """These arguments. Raises UserError for what can be refused before anything is loaded."""
+        for name, high in {"episodes": 10_000, "bins": 100}.items():
+            if not 1 <= getattr(self, name) <= high:
+                raise UserError(f"--{name} {getattr(self, name)}: use a number from 1 to {high}")
+        if not 0 <= self.seed < 2**31:
+            raise UserError(f"--seed {self.seed}: use a number from 0 to {2**31 - 1}")
+        return self
+
+
+# ------------------------------------------------------------------------------------------------------------- agents
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A trained network and the environment that it is asked in."""
+
+    folder: Path
+    step: int  # of the checkpoint
+    script: ModuleType  # the training script
+    saved: Any  # its arguments in training
+    args: Any  # the same with the environment and the twin asked for
+    params: Any  # with a leading seed axis if `args.num_seeds` is not 1
+
+
+def find_runs(patterns: tuple[str, ...]) -> list[Path]:
+    """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
+    folders: dict[Path, None] = {}
+    for pattern in patterns:
+        found = sorted(path for path in map(Path, glob.glob(pattern)) if (path / "args.json").is_file())
+        if not found:
+            raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
+        folders |= dict.fromkeys(path.resolve() for path in found)
+    return list(folders)
+
+
+def load_agent(folder: Path, step: int | None = None) -> Agent:
+    """The agent of a run folder, from its last sound checkpoint or that of `step`.
+
+    Raises:
+        UserError: when the folder holds no run, its script is not beside this one, or the parameters do not fit it.
+    """
+    try:
+        name = json.loads((folder / "args.json").read_text())["script"]
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f"{folder} is no run folder: its args.json cannot be read") from None
+    if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
+        raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
+    script = importlib.import_module(name)
+    try:
+        step = script.find_checkpoint(folder, step)
+        saved, params = script.load_run(folder, step)
+    except script.UserError as error:
+        raise UserError(str(error)) from None
+    return Agent(folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
+
+
+def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
+    """The agent in the twin asked for (own, mdp, pomdp), or in both; `env_id` stands for another environment.
+
+    Raises:
+        UserError: when there are no twins, or the observations or the actions there are others.
+    """
+    script, saved = agent.script, agent.saved
+    args = dataclasses.replace(saved, env_id=env_id or saved.env_id)
+    has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
+    if twin != "own" and not has_twins:
+        raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
+    try:
+        (shape, *rest), (other_shape, *other_rest) = (spaces_of(script, arguments) for arguments in (saved, args))
+    except script.UserError as error:
+        raise UserError(str(error)) from None
+    if shape != other_shape:
+        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.folder.name} reads {shape}")
+    if rest != other_rest:
+        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.folder.name} was trained on")
+    partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
+    changes = [{"partial_obs": value} for value in partial[twin]] if has_twins else [{}]
+    return [dataclasses.replace(agent, args=dataclasses.replace(args, **change)) for change in changes]
+
+
+def spaces_of(script: ModuleType, args: Any) -> tuple:
+    """What a network depends on: shape and dtype of the observations, shape and number of the actions."""
+    env, env_params = script.make_env(args)
+    observation, action = env.observation_space(env_params), env.action_space(env_params)
+    return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)
+
+
+def one_seed(agent: Agent, index: int) -> Agent:
+    """The agent of one of a run's seeds, without the seed axis."""
+    if agent.args.num_seeds == 1:
+        return agent
+    args = dataclasses.replace(agent.args, num_seeds=1, seed=agent.args.seed + index)
+    return dataclasses.replace(agent, args=args, params=jax.tree.map(lambda x: x[index], agent.params))
+
+
+def twin_name(agent: Agent) -> str:
+    """The twin that the agent is asked in: mdp, pomdp, or full for an id without twins."""
+    if not (hasattr(agent.args, "partial_obs") and agent.script.is_arcade(agent.args)):
+        return "full"
+    return "pomdp" if agent.args.partial_obs else "mdp"
+
+
+def describe(agent: Agent) -> dict:
+    """What the tables say of an agent."""
+    return {
+        "run": agent.folder.name,
+        "script": agent.script.SCRIPT,
+        "memory": getattr(agent.args, "memory", "none"),
+        "trained_env_id": agent.saved.env_id,
+        "trained_partial_obs": getattr(agent.saved, "partial_obs", False),
+        "global_step": agent.step,
+        "env_id": agent.args.env_id,
+        "partial_obs": getattr(agent.args, "partial_obs", False),
+    }
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """95% percentile bootstrap interval of the mean of values[N]; the mean twice if N is 1 or all are alike."""
+    values = np.asarray(values, float)
+    if values.size < 2 or np.ptp(values) == 0:
+        return float(values.mean()), float(values.mean())
+    found = stats.bootstrap(
+        (values,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(0)
+    )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+@contextlib.contextmanager
+def new_folder(out: str) -> Iterator[Path]:
+    """A new folder for what is written, gone again if nothing was. Raises UserError where one cannot be made."""
+    for attempt in range(1, 1000):
+        default = f"analysis/{SCRIPT}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{attempt}" if attempt > 1 else "")
+        path = Path(out or default)
+        try:
+            path.mkdir(parents=True)
+            break
+        except OSError as error:
+            if out or not isinstance(error, FileExistsError):
+                raise UserError(f"--out {path}: {error.strerror}") from None
+    try:
+        yield path
+    finally:
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def write_csv(path: Path, columns: tuple[str, ...], rows: list[dict]) -> None:
+    """A table with a head, one line per row."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# ------------------------------------------------------------------------------------------------------- trajectories
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The first T steps of an episode: what the agent met and did."""
+
+    state: Any  # of the environment, before each step, leaves [T, ...]
+    obs: np.ndarray | None  # [T, ...]; None where `observations` draws it from the state
+    prev_action: np.ndarray  # like action; zero at an episode's first step, which follows none
+    start: np.ndarray  # bool [T], True at an episode's first step
+    action: np.ndarray  # int32 [T], or float32 [T, A]
+    reward: np.ndarray  # float32 [T]
+    over: bool  # whether the episode ended with the last step
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+@functools.lru_cache
+def record_program(script: ModuleType, args: Any, episodes: int):
+    """begin(key) -> actor of so many episodes; advance(params, actor) -> (actor, greedy steps [T, E, ...])."""
+    _, begin, act = script.make_actor(args)
+
+    def step(params, actor):
+        before = {"state": actor.env_state, "obs": None if script_draws(script, args) else actor.obs}
+        actor, transition, _ = act(params, actor, script.POLICIES["greedy"])
+        after = {"action": transition.action, "reward": transition.reward}
+        return actor, before | after | {"done": transition.terminated | transition.truncated}
+
+    def advance(params, actor):
+        return jax.lax.scan(lambda actor, _: step(params, actor), actor, length=RECORD_STEPS)
+
+    return jax.jit(lambda key: begin(key, episodes)), jax.jit(advance)
+
+
+def script_draws(script: ModuleType, args: Any) -> bool:
+    """Whether frames can be drawn again from states, as those of popgym_arcade can."""
+    return hasattr(script, "is_arcade") and script.is_arcade(args)
+
+
+def record(agent: Agent, key: jax.Array, episodes: int, steps: int | None = None) -> list[Trajectory]:
+    """The first `steps` steps (None: all) of each of several episodes of the greedy policy."""
+    begin, advance = record_program(agent.script, dataclasses.replace(agent.args, seed=0), episodes)
+    actor, chunks, over = begin(key), [], np.zeros(episodes, bool)
+    while not over.all() and (steps is None or len(chunks) * RECORD_STEPS < steps):
+        actor, chunk = advance(agent.params, actor)
+        chunks.append(jax.tree.map(np.asarray, chunk))
+        over |= chunks[-1]["done"].any(axis=0)
+    met = jax.tree.map(lambda *parts: np.concatenate(parts)[:steps], *chunks)  # [T, E, ...]
+    return [one_trajectory(jax.tree.map(lambda x, i=i: x[:, i], met)) for i in range(episodes)]
+
+
+def one_trajectory(met: dict) -> Trajectory:
+    """What was met in one environment, [T, ...], up to the end of its first episode."""
+    ends = np.flatnonzero(met["done"])
+    length = int(ends[0]) + 1 if ends.size else len(met["done"])
+    kept = jax.tree.map(lambda x: x[:length], met)
+    action = kept["action"]
+    return Trajectory(
+        state=kept["state"],
+        obs=kept["obs"],
+        prev_action=np.concatenate([np.zeros_like(action[:1]), action[:-1]]),
+        start=np.arange(length) == 0,
+        action=action,
+        reward=kept["reward"],
+        over=bool(ends.size),
+    )
+
+
+@functools.lru_cache
+def draw_program(script: ModuleType, args: Any):
+    env, _ = script.make_env(args)
+    return jax.jit(jax.vmap(env.get_obs))
+
+
+def observations(agent: Agent, trajectory: Trajectory) -> np.ndarray:
+    """What the agent saw, [T, ...]; frames are drawn again, as the twin that it is asked in shows them."""
+    if trajectory.obs is not None:
+        return trajectory.obs
+    return np.asarray(draw_program(agent.script, agent.args)(trajectory.state))
+
+
+def action_values(output: Any) -> jax.Array:
+    """[T, B, A]: Q values; of a policy its probabilities, of a continuous one its mean action."""
+    if hasattr(output, "q"):
+        return output.q
+    return jax.nn.softmax(output.logits) if hasattr(output, "logits") else output.mean
+
+
+# ------------------------------------------------------------------------------------------------------ recall density
+
+
+@functools.lru_cache
+def norm_program(script: ModuleType, args: Any, norm: str):
+    """norms(params, obs[T, ...], prev_action, start, n) -> [T], the norm of the gradient of all action values at n."""
+    network, _, _ = script.make_actor(args)
+    size = jnp.abs if norm == "l1" else jnp.square
+
+    def norms(params, obs, prev_action, start, n):
+        scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
+
+        def values(x):
+            carry = script.initial_carry(network, 1)
+            _, output = script.forward(network, params, carry, scale * x[:, None], prev_action[:, None], start[:, None])
+            return action_values(output)[n, 0]
+
+        y, pull_back = jax.vjp(values, obs.astype(jnp.float32) / scale)
+
+        def of_action(cotangent):
+            return size(pull_back(cotangent)[0]).reshape(len(obs), -1).sum(axis=1)
+
+        # one action after the other: the gradients of a long episode of frames would not fit all at once
+        total = jax.lax.map(of_action, jnp.eye(y.size)).sum(axis=0)
+        return total if norm == "l1" else jnp.sqrt(total)
+
+    return jax.jit(norms)
+
+
+def padded(x: np.ndarray, length: int) -> np.ndarray:
+    """x[T, ...] with zeros up to `length` steps."""
+    return np.concatenate([x, np.zeros((length - len(x), *x.shape[1:]), x.dtype)])
+
+
+def recall_density(agent: Agent, trajectory: Trajectory, norm: str = "l2") -> np.ndarray:
+    """delta_t = g_t / sum g, float64 [T], with g_t the norm of the gradient at the last step n with respect to o_t.
+
+    The gradient is that of `saliency.gradient_saliency`: d y(s_n, a) / d o_t of all actions a, y being Q, a policy's
+    probability or a continuous policy's mean, o_t a frame with values from 0 to 1. Sums to 1, unless nothing matters
+    to the last decision: then all is 0. Wang et al. 2025, https://arxiv.org/abs/2503.01450.
+    """
+    program = norm_program(agent.script, dataclasses.replace(agent.args, seed=0), norm)
+    length = 2 ** max(5, (len(trajectory) - 1).bit_length())  # few lengths, few programs
+    met = observations(agent, trajectory), trajectory.prev_action, trajectory.start
+    norms = np.asarray(program(agent.params, *(padded(x, length) for x in met), len(trajectory) - 1), float)
+    norms = norms[: len(trajectory)]  # what comes after the last step is zero
+    return norms / max(norms.sum(), np.finfo(float).tiny)
+
+
+def normalised_time(length: int) -> np.ndarray:
+    """tau_t = t / n of an episode's steps, [T]; an only step is the last."""
+    return np.arange(length) / (length - 1) if length > 1 else np.ones(1)
+
+
+def histogram(delta: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Mass of delta[T] between the edges over normalised time, [bins]; the last interval has its right end."""
+    return np.histogram(normalised_time(len(delta)), edges, weights=delta)[0]
+
+
+def thirds(delta: np.ndarray) -> dict[str, float]:
+    """Mass of delta[T] in [0, .33), [.33, .66) and [.66, 1]."""
+    masses = histogram(delta, np.array([0, 0.33, 0.66, 1]))
+    return dict(zip(THIRDS, masses.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Recall:
+    """The recall densities of one agent in one twin."""
+
+    agent: Agent  # without a seed axis
+    deltas: list[np.ndarray]  # float64 [T] of each episode
+
+    @property
+    def group(self) -> tuple:
+        """What is compared: agents that differ in their seed or run alone are of one group."""
+        return tuple(describe(self.agent)[name] for name in GROUP)
+
+
+def mean_and_interval(recalls: list[Recall], measure) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean of measure(delta) -> [K], 95% bootstrap interval, [K] each: over agents, or over episodes of an only one.
+
+    Every agent counts the same, however many episodes it has.
+    """
+    each = [np.stack([measure(delta) for delta in recall.deltas]) for recall in recalls]  # [episodes, K]
+    units = each[0] if len(each) == 1 else np.stack([values.mean(axis=0) for values in each])
+    low, high = np.transpose([interval(column) for column in units.T])
+    return units.mean(axis=0), low, high
+
+
+def row_of(recalls: list[Recall]) -> dict:
+    """A group's row of `recall_density.csv`."""
+    mean, low, high = mean_and_interval(recalls, lambda delta: np.array(list(thirds(delta).values())))
+    lengths = [len(delta) for recall in recalls for delta in recall.deltas]
+    row = dict(zip(GROUP, recalls[0].group, strict=True))
+    row |= {"agents": len(recalls), "episodes": len(lengths), "length_mean": np.mean(lengths)}
+    for i, third in enumerate(THIRDS):
+        row |= {third: mean[i], f"{third}_low": low[i], f"{third}_high": high[i]}
+    return row
+
+
+def density_rows_of(recalls: list[Recall], bins: int) -> list[dict]:
+    """A group's rows of `density.csv`: the expected density over normalised time, whose integral is 1."""
+    edges = np.linspace(0, 1, bins + 1)
+    density = mean_and_interval(recalls, lambda delta: bins * histogram(delta, edges))
+    about = dict(zip(GROUP, recalls[0].group, strict=True))
+    names = "tau_low", "tau_high", "density", "density_low", "density_high"
+    columns = zip(edges[:-1], edges[1:], *density, strict=True)
+    return [about | dict(zip(names, numbers, strict=True)) for numbers in columns]
+
+
+def episode_rows_of(recall: Recall) -> list[dict]:
+    """An agent's rows of `episodes.csv`."""
+    about = {name: value for name, value in describe(recall.agent).items() if name in EPISODE_COLUMNS}
+    about |= {"seed": recall.agent.args.seed}
+    return [about | {"episode": k, "length": len(delta)} | thirds(delta) for k, delta in enumerate(recall.deltas)]
+
+
+# ----------------------------------------------------------------------------------------------------------- pictures
+
+
+def label(row: dict) -> str:
+    """A group in a few words: the memory, or the algorithm without one; the twin it plays, and was trained on."""
+    name = row["memory"] if row["memory"] != "none" else "no memory"
+    twin, trained = ("pomdp" if row[key] else "mdp" for key in ("partial_obs", "trained_partial_obs"))
+    return f"{name}\n{row['script']}\n{twin}" + (f"\n(from {trained})" if twin != trained else "")
+
+
+def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
+    """A column for each id: above the mass of each third for every group, below the densities over normalised time."""
+    ids = list(dict.fromkeys(row["env_id"] for row in rows))
+    most = max(sum(row["env_id"] == env_id for row in rows) for env_id in ids)
+    width = max(4.2, 1.2 * most + 0.8) * len(ids)
+    figure = Figure(figsize=(width, 7), layout="constrained")
+    grid = figure.subplots(2, len(ids), squeeze=False, sharey="row")
+    for column, env_id in enumerate(ids):
+        of_id = [(row, density) for row, density in zip(rows, densities, strict=True) if row["env_id"] == env_id]
+        bars, curves = grid[:, column]
+        draw_thirds(bars, [row for row, _ in of_id])
+        bars.set_title(env_id, fontsize=10)
+        for row, density in of_id:
+            middle = [(part["tau_low"] + part["tau_high"]) / 2 for part in density]
+            low, mean, high = ([part[name] for part in density] for name in ("density_low", "density", "density_high"))
+            line = curves.plot(middle, mean, marker=".", label=label(row).replace("\n", " "))[0]
+            curves.fill_between(middle, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+        curves.set(xlabel="normalised time of the frame, t / n", xlim=(0, 1))
+        curves.legend(fontsize=7)
+        curves.grid(alpha=0.3)
+    grid[0, 0].set_ylabel("share of the gradient\nof the last decision")
+    grid[1, 0].set_ylabel("recall density")
+    return figure
+
+
+def draw_thirds(axes: Any, rows: list[dict]) -> None:
+    """Three bars with intervals for each group."""
+    for i, (third, (low, high)) in enumerate(THIRDS.items()):
+        places = np.arange(len(rows)) + (i - 1) * 0.27
+        means = np.array([row[third] for row in rows])
+        errors = [means - [row[f"{third}_low"] for row in rows], [row[f"{third}_high"] for row in rows] - means]
+        colour = ("#b5367a", "#fb8861", "#3b528b")[i]
+        axes.bar(places, means, 0.25, yerr=np.maximum(errors, 0), capsize=2, color=colour, label=f"{low} to {high}")
+    axes.set_xticks(range(len(rows)), [label(row) for row in rows], fontsize=8)
+    axes.set(ylim=(0, 1.3), yticks=np.linspace(0, 1, 6), xlim=(-0.5, len(rows) - 0.5))
+    axes.legend(title="t / n", fontsize=7, title_fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.02))
+    axes.grid(axis="y", alpha=0.3)
+
+
+# --------------------------------------------------------------------------------------------------------------- main
+
+
+def load_all(args: Args) -> list[Agent]:
+    """Every seed of every run in every twin asked for. Raises UserError at the first that cannot be."""
+    agents = [load_agent(folder, args.step) for folder in find_runs(args.runs)]
+    agents = [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
+    return [one_seed(agent, index) for agent in agents for index in range(agent.args.num_seeds)]
+
+
+def measure(agents: list[Agent], args: Args) -> list[Recall]:
+    """The recall densities of every agent."""
+    recalls = []
+    with tqdm(total=len(agents) * args.episodes, unit="episode", disable=None) as bar:
+        for agent in agents:
+            deltas = []
+            for trajectory in record(agent, jax.random.key(args.seed), args.episodes):
+                deltas.append(recall_density(agent, trajectory, args.norm))
+                bar.update()
+            recalls.append(Recall(agent, deltas))
+    return recalls
+
+
+def write(out: Path, recalls: list[Recall], bins: int) -> list[dict]:
+    """Tables, picture and the densities themselves; the rows of the groups."""
+    groups: dict[tuple, list[Recall]] = {}
+    for recall in recalls:
+        groups.setdefault(recall.group, []).append(recall)
+    rows = [row_of(group) for group in groups.values()]
+    densities = [density_rows_of(group, bins) for group in groups.values()]
+    write_csv(out / "recall_density.csv", COLUMNS, rows)
+    write_csv(out / "density.csv", DENSITY_COLUMNS, sum(densities, []))
+    write_csv(out / "episodes.csv", EPISODE_COLUMNS, sum(map(episode_rows_of, recalls), []))
+    longest = max(len(delta) for recall in recalls for delta in recall.deltas)
+    arrays = {
+        f"{recall.agent.folder.name}__seed_{recall.agent.args.seed}__{twin_name(recall.agent)}": np.stack(
+            [np.pad(delta, (0, longest - len(delta)), constant_values=np.nan) for delta in recall.deltas]
+        )
+        for recall in recalls
+    }
+    np.savez_compressed(out / "deltas.npz", **arrays)
+    draw(rows, densities).savefig(out / "recall_density.png", dpi=150)
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """A line per group: mass of each third with its interval."""
+    lines = [
+        f"{'environment':<18} {'script':<12} {'memory':<10} {'trained':<7} {'on':<5} {'agents':>6} {'episodes':>8}"
+        + "".join(f"{third:>24}" for third in THIRDS)
+    ]
+    for row in rows:
+        trained, twin = ("pomdp" if row[name] else "mdp" for name in ("trained_partial_obs", "partial_obs"))
+        about = f"{row['env_id']:<18} {row['script']:<12} {row['memory']:<10} {trained:<7} {twin:<5}"
+        cells = [f"{row[t]:.3f} ({row[f'{t}_low']:.3f}, {row[f'{t}_high']:.3f})" for t in THIRDS]
+        lines.append(f"{about} {row['agents']:>6} {row['episodes']:>8}" + "".join(f"{cell:>24}" for cell in cells))
+    return "\n".join(lines)
+
+
+def main(args: Args) -> Path:
+    """Plays, measures, prints a table and writes; returns the folder."""
+    agents = load_all(args.checked())
+    with new_folder(args.out) as out:
+        rows = write(out, measure(agents, args), args.bins)
+    print(table(rows), f"written to {out}", sep="\n")
+    return out
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except UserError as error:
+        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        sys.exit(2)
