@@ -80,8 +80,9 @@ class Args:
     def checked(self) -> "Args":
         """These arguments. Raises UserError for what can be refused before anything is loaded."""
         for name in ("episodes", "films"):
-            if (getattr(self, name) or 1) < 1:
-                raise UserError(f"--{name} {getattr(self, name)}: use 1 or more")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name} {value}: use 1 or more")
         if self.seed is not None and not 0 <= self.seed < 2**31:
             raise UserError(f"--seed {self.seed}: use a number from 0 to {2**31 - 1}")
         if self.side_by_side and not (self.gif or self.mp4):

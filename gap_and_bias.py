@@ -1,0 +1,632 @@
+"""What partial observability costs an agent that remembers, and what its memory costs where none is needed.
+
+Observability gap and memory bias are those of Wang et al. 2025, "Investigating Memory in RL with POPGym Arcade",
+https://arxiv.org/abs/2503.01450; interquartile means and intervals are rliable's (Agarwal et al. 2021, "Deep
+Reinforcement Learning at the Edge of the Statistical Precipice", https://arxiv.org/abs/2108.13264).
+
+Run:   python gap_and_bias.py --runs 'runs/*'
+Page:  docs/gap_and_bias.md
+
+Writes `gap_and_bias.png`, `gap_and_bias.csv`, `cells.csv` and `missing.csv`. A cell is what one algorithm with one
+memory earned on one twin of one id, trained and evaluated there. Shapes: S seeds of a cell, M ids.
+"""
+
+import contextlib
+import csv
+import glob
+import importlib
+import importlib.util
+import json
+import math
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import tyro
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rliable import metrics
+from tqdm import tqdm
+
+import popgym_arcade
+
+SCRIPT = Path(__file__).stem
+ALL = "all"  # in the place of an id: aggregated over ids
+QUANTITIES = ("pomdp_return", "mdp_return", "gap", "bias")
+CELL_COLUMNS = (
+    *("algorithm", "memory", "env_id", "twin", "seeds", "return_iqm", "return_low", "return_high", "return_mean"),
+    *("return_min", "return_max", "step_min", "step_max", "seed_numbers", "runs"),
+)
+COLUMNS = (
+    *("algorithm", "memory", "env_id", "quantity", "value", "low", "high", "seeds_min", "seeds_max", "ids", "env_ids"),
+)
+MISSING_COLUMNS = ("algorithm", "memory", "env_id", "twin", "why")
+READ_OF_EVAL = {"global_step", "seed", "env_id", "partial_obs", "policy", "return_mean"}
+READ_OF_EVALUATE = READ_OF_EVAL | {"run", "script", "memory", "trained_env_id", "trained_partial_obs"}
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: tuple[str, ...]
+    """run folders, tables of evaluate.py or folders that hold one, or patterns of them"""
+    out: str = ""
+    """new folder for what is written; empty: analysis/gap_and_bias-TIME"""
+    no_memory: str = "none"
+    """memory that the bias is measured against: none (the script without one) or another, as MLP"""
+    resamples: int = 2_000
+    """resamples of a bootstrap"""
+
+    def checked(self) -> "Args":
+        """These arguments. Raises UserError for what can be refused before anything is read."""
+        if not self.runs:
+            raise UserError("--runs: name run folders, or tables of evaluate.py")
+        if self.resamples < 100:
+            raise UserError(f"--resamples {self.resamples}: use 100 or more")
+        return self
+
+
+# -------------------------------------------------------------------------------------------------------- evaluations
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """What all seeds of a training have in common, as far as gap and bias go."""
+
+    algorithm: str
+    memory: str
+    env_id: str
+    twin: str  # mdp or pomdp
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} {self.memory} {self.env_id} {self.twin}"
+
+
+@dataclass(frozen=True)
+class Score:
+    """The greedy policy's mean return over the episodes of an evaluation, on the twin it was trained on."""
+
+    cell: Cell
+    seed: int
+    step: int
+    value: float
+    run: str
+    source: Path  # run folder, or table of evaluate.py
+
+    @property
+    def is_of_evaluate(self) -> bool:
+        """Whether evaluate.py measured it, not training."""
+        return self.source.suffix == ".csv"
+
+    def __str__(self) -> str:
+        return str(self.source) if self.source.name == self.run else f"{self.run} of {self.source}"
+
+
+def find_sources(patterns: tuple[str, ...]) -> list[Path]:
+    """Run folders and tables that the patterns name, each once. Raises UserError for a pattern that names none."""
+    sources: dict[Path, None] = {}
+    for pattern in patterns:
+        found = [source for path in sorted(glob.glob(pattern)) if (source := source_at(Path(path)))]
+        if not found:
+            raise UserError(f"--runs {pattern}: no run folder there (one with an args.json), and no evaluate.csv")
+        sources |= dict.fromkeys(path.resolve() for path in found)
+    return list(sources)
+
+
+def source_at(path: Path) -> Path | None:
+    """The run folder or the table that a path names, or none."""
+    if (path / "args.json").is_file():
+        return path
+    if (path / "evaluate.csv").is_file():
+        return path / "evaluate.csv"
+    return path if path.is_file() and path.suffix == ".csv" else None
+
+
+def read_table(path: Path, columns: set[str], read_row: Callable[[dict], Score | None]) -> list[Score]:
+    """What `read_row` makes of the rows of a CSV file, less None. Raises UserError where it cannot be read."""
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            rows, lacking = list(reader), sorted(columns - set(reader.fieldnames or ()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if lacking:
+        raise UserError(f"{path} is no table of evaluations: it has no column {', '.join(lacking)}")
+    scores = []
+    for line, row in enumerate(rows, start=2):
+        try:
+            scores.append(read_row(row))
+        except (ValueError, TypeError, AttributeError):
+            raise UserError(f"{path} cannot be read: line {line} is damaged") from None
+    return [score for score in scores if score is not None]
+
+
+def read_score(row: dict, script: str, memory: str, run: str, source: Path) -> Score:
+    """A row of `eval.csv` or of `evaluate.csv`. Raises ValueError or TypeError where it is damaged."""
+    twin = {"False": "mdp", "True": "pomdp"}.get(row["partial_obs"])
+    value = float(row["return_mean"])
+    if twin is None or not math.isfinite(value):
+        raise ValueError
+    cell = Cell(script.removesuffix("_mlp").removesuffix("_rnn"), memory, row["env_id"], twin)
+    return Score(cell, int(row["seed"]), int(row["global_step"]), value, run, source)
+
+
+def read_run(folder: Path) -> list[Score]:
+    """A run's last greedy evaluation of every seed; none if there was none yet. Raises UserError for damaged files."""
+    try:
+        about = json.loads((folder / "args.json").read_text())
+        script, memory = str(about["script"]), str(about["args"].get("memory", "none"))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{folder} is no run folder: its args.json cannot be read") from None
+
+    def read_row(row: dict) -> Score | None:
+        score = read_score(row, script, memory, folder.name, folder)
+        return score if row["policy"] == "greedy" else None
+
+    return last_of_each(read_table(folder / "eval.csv", READ_OF_EVAL, read_row))
+
+
+def read_evaluate(path: Path) -> list[Score]:
+    """The greedy evaluations in a table of evaluate.py that are of the training's own id and twin."""
+
+    def read_row(row: dict) -> Score | None:
+        score = read_score(row, row["script"], row["memory"], row["run"], path)
+        own = (row["trained_env_id"], row["trained_partial_obs"]) == (row["env_id"], row["partial_obs"])
+        return score if own and row["policy"] == "greedy" else None
+
+    return last_of_each(read_table(path, READ_OF_EVALUATE, read_row))
+
+
+def last_of_each(scores: list[Score]) -> list[Score]:
+    """Of every run, cell and seed the score of the last step."""
+    lasts = {(score.run, score.cell, score.seed): score for score in sorted(scores, key=lambda score: score.step)}
+    return list(lasts.values())
+
+
+def gather(scores: list[Score]) -> dict[Cell, list[Score]]:
+    """The scores by cell, one for each seed, in order. A run named twice counts once, its evaluate.csv before its own.
+
+    Raises:
+        UserError: when two runs, or two different evaluations of one, give the same seed of a cell.
+    """
+    cells: dict[Cell, dict[int, Score]] = {}
+    for score in sorted(scores, key=lambda score: not score.is_of_evaluate):
+        seeds = cells.setdefault(score.cell, {})
+        other = seeds.setdefault(score.seed, score)
+        if other.run == score.run and other.is_of_evaluate and not score.is_of_evaluate:
+            continue
+        if (other.run, other.step, other.value) != (score.run, score.step, score.value):
+            raise UserError(f"{score.cell} seed {score.seed} is there twice: in {other} and in {score}")
+    return {cell: [seeds[seed] for seed in sorted(seeds)] for cell, seeds in sorted(cells.items())}
+
+
+# -------------------------------------------------------------------------------------------------------------- study
+
+
+@dataclass(frozen=True)
+class Study:
+    """The scores by cell, all on ids with twins, and the memory that the bias is measured against."""
+
+    cells: dict[Cell, list[Score]]
+    no_memory: str
+
+    @property
+    def agents(self) -> list[tuple[str, str]]:
+        """Algorithms and memories that have any cell."""
+        return sorted({(cell.algorithm, cell.memory) for cell in self.cells})
+
+    @property
+    def env_ids(self) -> list[str]:
+        """Ids that any cell is of."""
+        return sorted({cell.env_id for cell in self.cells})
+
+    def returns(self, cell: Cell) -> np.ndarray:
+        """The scores [S] of a cell."""
+        return np.array([score.value for score in self.cells[cell]])
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A cell without a run, and what cannot be computed for that."""
+
+    cell: Cell
+    why: str
+
+
+def read_study(args: Args) -> tuple[Study, list[str]]:
+    """The evaluations that `--runs` names, and a line about each thing that was left out.
+
+    Raises:
+        UserError: for what cannot be read, for a seed that is there twice, and where no gap and no bias is left.
+    """
+    read = {path: read_evaluate(path) if path.suffix == ".csv" else read_run(path) for path in find_sources(args.runs)}
+    notes = [f"left out, no greedy evaluation on its own twin: {path}" for path, scores in read.items() if not scores]
+    cells = gather([score for scores in read.values() for score in scores])
+    twins = {*popgym_arcade.REGISTERED_ENVIRONMENTS, *(cell.env_id for cell in cells if cell.twin == "pomdp")}
+    without = sorted({cell.env_id for cell in cells} - twins)
+    notes += [f"left out, no twins: {', '.join(without)}"] if without else []
+    study = Study({cell: scores for cell, scores in cells.items() if cell.env_id in twins}, args.no_memory)
+    if not study.cells:
+        raise UserError(f"nothing to compare: {'; '.join(notes)}")
+    memories = sorted({memory for _, memory in study.agents})
+    if args.no_memory not in {"none", *memories}:
+        raise UserError(f"--no-memory {args.no_memory}: no run has this memory; they have {', '.join(memories)}")
+    if not any(task.quantity in ("gap", "bias") for task in find_tasks(study)):
+        both = "no memory has runs on both twins of an id"
+        raise UserError(f"nothing to compare: {both}, or on an MDP where memory {args.no_memory} has one too")
+    return study, notes
+
+
+def terms(quantity: str, algorithm: str, memory: str, env_id: str, no_memory: str) -> tuple[Cell, ...]:
+    """The cell whose return a quantity is, or the two whose difference it is, first less second.
+
+    Wang et al. 2025: observability gap J(f, MDP) - J(f, POMDP), memory bias J(f, MDP) - J(no memory, MDP).
+    """
+    mdp, pomdp = Cell(algorithm, memory, env_id, "mdp"), Cell(algorithm, memory, env_id, "pomdp")
+    baseline = Cell(algorithm, no_memory, env_id, "mdp")
+    return {"pomdp_return": (pomdp,), "mdp_return": (mdp,), "gap": (mdp, pomdp), "bias": (mdp, baseline)}[quantity]
+
+
+def find_missing(study: Study) -> list[Missing]:
+    """Cells without a run: both twins of all ids for every agent there is, and the MDPs for the one without memory."""
+    agents = {*study.agents, *((algorithm, study.no_memory) for algorithm, _ in study.agents)}
+    missing = []
+    for algorithm, memory, env_id in sorted((*agent, env_id) for agent in agents for env_id in study.env_ids):
+        is_baseline = memory == study.no_memory
+        no_bias = "no bias of any memory" if is_baseline else "no bias"
+        why = {"mdp": f"no run, so no gap and {no_bias}", "pomdp": "no run, so no POMDP return and no gap"}
+        if (algorithm, memory) not in study.agents:  # nobody asked for the gap of this baseline
+            why = {"mdp": f"no run, so {no_bias}"}
+        cells = {Cell(algorithm, memory, env_id, twin): reason for twin, reason in why.items()}
+        missing += [Missing(cell, reason) for cell, reason in cells.items() if cell not in study.cells]
+    return missing
+
+
+def uneven_steps(study: Study) -> list[str]:
+    """A line for every algorithm and id whose runs were not evaluated after equally many steps."""
+    steps: dict[tuple[str, str], set[int]] = {}
+    for cell, scores in study.cells.items():
+        steps.setdefault((cell.algorithm, cell.env_id), set()).update(score.step for score in scores)
+    told = "last evaluations at different steps"
+    return [f"{told}: {' '.join(at)}, {min(n)} to {max(n)}" for at, n in steps.items() if len(n) > 1]
+
+
+# --------------------------------------------------------------------------------------------------------- statistics
+
+
+def load_rliable() -> ModuleType:
+    """rliable.library, without the volatility models that `import arch` brings.
+
+    rliable needs arch.bootstrap alone. The rest of arch 7 takes another second to import, and with pandas 3 it fails.
+    """
+    if "arch" in sys.modules:
+        return importlib.import_module("rliable.library")
+    sys.modules["arch"] = importlib.util.module_from_spec(importlib.util.find_spec("arch"))  # a package not yet run
+    try:
+        return importlib.import_module("rliable.library")
+    finally:
+        del sys.modules["arch"]
+
+
+library = load_rliable()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An interquartile mean, or a difference of two, and its 95% interval; None where a cell has a single seed."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@contextlib.contextmanager
+def numpy_seed(seed: int) -> Iterator[None]:
+    """numpy's global generator, which rliable 1.2 draws from whatever it is given, begins at `seed`; restored after."""
+    state = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)
+
+
+def matrices_of(returns: list[np.ndarray]) -> list[np.ndarray]:
+    """The scores [S] of each id, as rliable's matrices [S, M]: one for each number of seeds that there is."""
+    sizes = sorted({len(scores) for scores in returns})
+    return [np.stack([scores for scores in returns if len(scores) == size], axis=1) for size in sizes]
+
+
+def iqm(*matrices: np.ndarray) -> float:
+    """Interquartile mean over all scores of matrices [S, M], in which every id weighs the same.
+
+    Where the numbers of seeds differ, scores are repeated up to their least common multiple; of one matrix it is
+    rliable's own.
+    """
+    rows = math.lcm(*map(len, matrices))
+    return metrics.aggregate_iqm(np.hstack([matrix.repeat(rows // len(matrix), axis=0) for matrix in matrices]))
+
+
+def estimate(first: list[np.ndarray], second: list[np.ndarray] = (), resamples: int = 2_000) -> Estimate:
+    """IQM of the scores [S] of each id in `first`, less that of `second` if there is any.
+
+    The interval is a percentile bootstrap, stratified by id: every id of both is resampled by itself.
+    """
+    of_first, of_second = matrices_of(first), matrices_of(second)
+
+    def difference(*matrices: np.ndarray) -> np.ndarray:
+        subtrahend = iqm(*matrices[len(of_first) :]) if of_second else 0.0
+        return np.array([iqm(*matrices[: len(of_first)]) - subtrahend])
+
+    matrices = [*of_first, *of_second]
+    if min(map(len, matrices)) < 2:
+        return Estimate(float(difference(*matrices)[0]), None, None)
+    with numpy_seed(0):
+        values, bounds = library.get_interval_estimates({"": matrices}, difference, reps=resamples)
+    return Estimate(float(values[""][0]), *(float(bound) for bound in bounds[""][:, 0]))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A quantity of an agent to estimate, on one id or aggregated over all that have the cells for it."""
+
+    algorithm: str
+    memory: str
+    env_id: str  # or ALL
+    quantity: str
+    env_ids: tuple[str, ...]
+    sides: tuple[tuple[Cell, ...], ...]  # cells of the first term, and of the second; one for each id
+
+
+def find_tasks(study: Study) -> list[Task]:
+    """Every quantity that the cells allow. The bias of the baseline, which is 0 by definition, is none."""
+    tasks = []
+    for algorithm, memory, quantity in ((*agent, quantity) for agent in study.agents for quantity in QUANTITIES):
+        if quantity == "bias" and memory == study.no_memory:
+            continue
+        needed = {env_id: terms(quantity, algorithm, memory, env_id, study.no_memory) for env_id in study.env_ids}
+        there = [env_id for env_id, cells in needed.items() if all(cell in study.cells for cell in cells)]
+        labels = {env_id: (env_id,) for env_id in there} | ({ALL: tuple(there)} if there else {})
+        for label, env_ids in labels.items():
+            sides = tuple(zip(*(needed[env_id] for env_id in env_ids), strict=True))
+            tasks.append(Task(algorithm, memory, label, quantity, env_ids, sides))
+    return tasks
+
+
+def estimate_all(study: Study, resamples: int) -> dict[Task, Estimate]:
+    """Every quantity that the cells allow, estimated."""
+    estimates = {}
+    for task in tqdm(find_tasks(study), "bootstrap", disable=None):
+        sides = [[study.returns(cell) for cell in side] for side in task.sides]
+        estimates[task] = estimate(*sides, resamples=resamples)
+    return estimates
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+
+
+@contextlib.contextmanager
+def new_folder(out: str) -> Iterator[Path]:
+    """A new folder for what is written, gone again if nothing was. Raises UserError where one cannot be made."""
+    for attempt in range(1, 1000):
+        default = f"analysis/{SCRIPT}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{attempt}" if attempt > 1 else "")
+        path = Path(out or default)
+        try:
+            path.mkdir(parents=True)
+            break
+        except OSError as error:
+            if out or not isinstance(error, FileExistsError):
+                raise UserError(f"--out {path}: {error.strerror}") from None
+    try:
+        yield path
+    finally:
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def write_csv(path: Path, columns: tuple[str, ...], rows: list[dict]) -> None:
+    """A table with a head, one line per row."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def seeds_of(study: Study, task: Task) -> list[int]:
+    """Numbers of seeds of a quantity's cells."""
+    return [len(study.cells[cell]) for side in task.sides for cell in side]
+
+
+def row_of(study: Study, task: Task, found: Estimate) -> dict:
+    """A row of `gap_and_bias.csv`."""
+    seeds = seeds_of(study, task)
+    return (
+        {"algorithm": task.algorithm, "memory": task.memory, "env_id": task.env_id, "quantity": task.quantity}
+        | {"value": found.value, "low": found.low, "high": found.high}
+        | {"seeds_min": min(seeds), "seeds_max": max(seeds)}
+        | {"ids": len(task.env_ids), "env_ids": " ".join(task.env_ids)}
+    )
+
+
+def cell_row_of(study: Study, task: Task, found: Estimate) -> dict:
+    """A row of `cells.csv`, from the return on one id."""
+    ((cell,),) = task.sides
+    scores, returns = study.cells[cell], study.returns(cell)
+    steps = [score.step for score in scores]
+    return (
+        {"algorithm": cell.algorithm, "memory": cell.memory, "env_id": cell.env_id, "twin": cell.twin}
+        | {"seeds": len(scores), "return_iqm": found.value, "return_low": found.low, "return_high": found.high}
+        | {"return_mean": returns.mean(), "return_min": returns.min(), "return_max": returns.max()}
+        | {"step_min": min(steps), "step_max": max(steps)}
+        | {"seed_numbers": " ".join(str(score.seed) for score in scores)}
+        | {"runs": " ".join(dict.fromkeys(score.run for score in scores))}
+    )
+
+
+def missing_row_of(missing: Missing) -> dict:
+    """A row of `missing.csv`."""
+    cell = missing.cell
+    about = {"algorithm": cell.algorithm, "memory": cell.memory, "env_id": cell.env_id, "twin": cell.twin}
+    return about | {"why": missing.why}
+
+
+def aggregated(estimates: dict[Task, Estimate]) -> dict[tuple[str, str, str], tuple[Task, Estimate]]:
+    """What is aggregated over ids, by algorithm, memory and quantity."""
+    return {(t.algorithm, t.memory, t.quantity): (t, found) for t, found in estimates.items() if t.env_id == ALL}
+
+
+def remark(study: Study, agent: tuple[str, str], quantity: str, task: Task | None) -> str:
+    """What has to be said of an aggregated value, or instead of it; often nothing."""
+    if task is None:
+        return "baseline" if quantity == "bias" and agent[1] == study.no_memory else "missing"
+    some = len(task.env_ids) < len(study.env_ids)
+    one = min(seeds_of(study, task)) == 1
+    return ", ".join([f"{len(task.env_ids)}/{len(study.env_ids)} ids"] * some + ["1 seed"] * one)
+
+
+def table(study: Study, estimates: dict[Task, Estimate]) -> str:
+    """A line per algorithm and memory, aggregated over ids: interquartile mean, 95% interval, remarks."""
+    found = aggregated(estimates)
+    heads = {"pomdp_return": "POMDP return", "gap": "gap", "bias": "bias"}
+    lines = [["algorithm", "memory", *heads.values()]]
+    for agent in study.agents:
+        line = list(agent)
+        for quantity in heads:
+            task, value = found.get((*agent, quantity), (None, None))
+            said = remark(study, agent, quantity, task)
+            line.append(said if task is None else told(value) + (said and f" ({said})"))
+        lines.append(line)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def told(found: Estimate) -> str:
+    """A value and its interval as text."""
+    return f"{found.value:.3f}" + ("" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]")
+
+
+# ------------------------------------------------------------------------------------------------------------ picture
+
+
+PANELS = {
+    "pomdp_return": ("POMDP return", "J(f, POMDP)"),
+    "gap": ("Observability gap", "J(f, MDP) − J(f, POMDP)\nabove 0: not seeing all costs return"),
+    "bias": ("Memory bias", "J(f, MDP) − J({}, MDP)\nbelow 0: memory costs return where none is needed"),
+}
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito's
+
+
+def order_of(study: Study, estimates: dict[Task, Estimate]) -> list[str]:
+    """The memories by POMDP return, the best first (mean over algorithms); those without one at the end."""
+    found = aggregated(estimates)
+
+    def rank(memory: str) -> tuple[bool, float, str]:
+        keys = [(algorithm, memory, "pomdp_return") for algorithm, _ in study.agents]
+        values = [found[key][1].value for key in dict.fromkeys(keys) if key in found]
+        return not values, -float(np.mean(values)) if values else 0.0, memory
+
+    return sorted({memory for _, memory in study.agents}, key=rank)
+
+
+def draw(study: Study, estimates: dict[Task, Estimate]) -> Figure:
+    """Three panels beside each other, aggregated over ids: a row for each memory, a colour for each algorithm."""
+    memories, algorithms = order_of(study, estimates), sorted({algorithm for algorithm, _ in study.agents})
+    height = 1.9 + len(memories) * (0.14 + 0.16 * len(algorithms))
+    figure = Figure(figsize=(12, height), layout="constrained")
+    panels = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (quantity, (title, formula)) in zip(panels, PANELS.items(), strict=True):
+        draw_panel(axes, study, estimates, quantity, memories, algorithms)
+        axes.set_title(title, fontsize=11)
+        axes.set_xlabel(formula.format("no memory" if study.no_memory == "none" else study.no_memory))
+    panels[0].set_yticks(range(len(memories)), memories)
+    panels[0].set_ylim(len(memories) - 0.5, -0.5)
+    handles = [panels[0].plot([], [], "o-", color=COLORS[i % len(COLORS)])[0] for i in range(len(algorithms))]
+    figure.legend(handles, algorithms, loc="outside upper center", ncols=len(algorithms), frameon=False)
+    figure.supxlabel(caption(study), fontsize=9, color="0.3")
+    return figure
+
+
+def caption(study: Study) -> str:
+    """What the points, lines and hollow points of the picture are."""
+    counts = {len(scores) for scores in study.cells.values()}
+    seeds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+    ids = ", ".join(study.env_ids) if len(study.env_ids) < 10 else f"{len(study.env_ids)} ids"
+    points = f"Interquartile mean and 95% stratified bootstrap interval over seeds ({seeds} a cell) on {ids}."
+    return textwrap.fill(points, 150) + ("\nHollow points: on some of these ids only." if find_missing(study) else "")
+
+
+def draw_panel(
+    axes: Axes,
+    study: Study,
+    estimates: dict[Task, Estimate],
+    quantity: str,
+    memories: list[str],
+    algorithms: list[str],
+) -> None:
+    """One quantity: a point with its interval for every agent, remarks at the right edge."""
+    found = aggregated(estimates)
+    for row in range(0, len(memories), 2):
+        axes.axhspan(row - 0.5, row + 0.5, color="0.96", zorder=0)
+    if quantity != "pomdp_return":
+        axes.axvline(0, color="0.5", linewidth=1, zorder=1)
+    for algorithm, memory in study.agents:
+        i = algorithms.index(algorithm)
+        y, color = memories.index(memory) + (i + 0.5) / len(algorithms) * 0.7 - 0.35, COLORS[i % len(COLORS)]
+        task, value = found.get((algorithm, memory, quantity), (None, None))
+        said = remark(study, (algorithm, memory), quantity, task)
+        at = axes.get_yaxis_transform()  # x in units of the panel
+        axes.text(1.01, y, said, transform=at, fontsize=7, va="center", color="0.4" if len(algorithms) == 1 else color)
+        if task is None:
+            continue
+        if value.low is not None:
+            axes.hlines(y, value.low, value.high, color=color, linewidth=2, zorder=2)
+        face = color if task.env_ids == tuple(study.env_ids) else "white"
+        axes.plot(value.value, y, "o", color=color, markerfacecolor=face, markersize=5, zorder=3)
+    if not any(agent_quantity[2] == quantity for agent_quantity in found):
+        axes.set_xticks([])
+    axes.margins(x=0.08)
+    axes.grid(axis="x", alpha=0.3)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+# --------------------------------------------------------------------------------------------------------------- main
+
+
+def main(args: Args) -> Path:
+    """Reads, estimates, writes, and prints what is missing and a table; returns the folder."""
+    study, notes = read_study(args.checked())
+    missing = find_missing(study)
+    estimates = estimate_all(study, args.resamples)
+    figure = draw(study, estimates)
+    returns = {t: e for t, e in estimates.items() if t.env_id != ALL and t.quantity in ("pomdp_return", "mdp_return")}
+    with new_folder(args.out) as out:
+        write_csv(out / "cells.csv", CELL_COLUMNS, [cell_row_of(study, *item) for item in returns.items()])
+        write_csv(out / "gap_and_bias.csv", COLUMNS, [row_of(study, *item) for item in estimates.items()])
+        write_csv(out / "missing.csv", MISSING_COLUMNS, [missing_row_of(cell) for cell in missing])
+        figure.savefig(out / "gap_and_bias.png", dpi=120)
+    single = sum(found.low is None for found in estimates.values())
+    notes += uneven_steps(study) + ([f"no interval for {single} values: a cell has a single seed"] if single else [])
+    print(*notes, *(f"{cell.cell}: {cell.why}" for cell in missing), sep="\n", end="\n" if notes or missing else "")
+    print(f"aggregated over {', '.join(study.env_ids)}", table(study, estimates), f"written to {out}", sep="\n")
+    return out
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except UserError as error:
+        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,379 @@
+"""gap_and_bias.py: hand-made tables, intervals, what is missing, and what it refuses."""
+
+import ast
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rliable import metrics
+
+import gap_and_bias
+from gap_and_bias import Args, UserError, estimate, iqm, library, matrices_of
+
+ROOT = Path(__file__).parents[1]
+EVAL = ("global_step", "seed", "env_id", "partial_obs", "policy", "episodes", "return_mean")
+EVALUATE = ("run", "script", "memory", "trained_env_id", "trained_partial_obs", *EVAL)
+
+
+def write_run(folder, script, memory, env_id, twin, returns, seed=0, time="20260101-000000"):
+    """A run of several seeds whose last greedy evaluation gave `returns`; what comes before it must not count."""
+    args = {"env_id": env_id, "seed": seed} | ({} if memory == "none" else {"memory": memory})
+    run = folder / f"{env_id}__{twin}__{script}__{memory}__{seed}__{time}"
+    run.mkdir(parents=True)
+    (run / "args.json").write_text(json.dumps({"script": script, "args": args}))
+    blocks = (0, "random", 5.0), (100, "greedy", 7.0), (200, "greedy", 0.0), (300, "random", 5.0)
+    rows = [
+        (step, seed + i, env_id, twin == "pomdp", policy, 32, value + other)
+        for step, policy, other in blocks
+        for i, value in enumerate(returns)
+    ]
+    write_rows(run / "eval.csv", EVAL, rows)
+    return run
+
+
+def write_rows(path, columns, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+
+
+def evaluate_row(run, returned, script="pqn_rnn", memory="GRU", trained="True", on="True", policy="greedy", seed=0):
+    return (run, script, memory, "NavigatorEasy", trained, 200, seed, "NavigatorEasy", on, policy, 32, returned)
+
+
+def hand_made(folder):
+    """Two ids; of four seeds the interquartile mean is that of the middle two, of eight that of the middle four."""
+    write_run(folder, "pqn_rnn", "GRU", "NavigatorEasy", "pomdp", [0.2, 0.9, 0.4, 0.0])  # 0.3
+    write_run(folder, "pqn_rnn", "GRU", "NavigatorEasy", "mdp", [0.1, 0.5, 0.7, 1.0])  # 0.6
+    write_run(folder, "pqn_mlp", "none", "NavigatorEasy", "mdp", [0.6, 0.8, 0.9, 0.95])  # 0.85
+    write_run(folder, "pqn_rnn", "GRU", "BreakoutEasy", "pomdp", [-0.5, 0.1, 0.3, 0.5])  # 0.2
+    write_run(folder, "pqn_rnn", "GRU", "BreakoutEasy", "mdp", [0.2, 0.3, 0.4, 0.9])  # 0.35
+    write_run(folder, "pqn_mlp", "none", "BreakoutEasy", "mdp", [0.0, 0.2, 0.4, 0.8])  # 0.3
+
+
+HAND_MADE = {  # by memory, id and quantity
+    ("GRU", "NavigatorEasy", "pomdp_return"): 0.3,
+    ("GRU", "NavigatorEasy", "mdp_return"): 0.6,
+    ("GRU", "NavigatorEasy", "gap"): 0.3,
+    ("GRU", "NavigatorEasy", "bias"): -0.25,
+    ("GRU", "BreakoutEasy", "pomdp_return"): 0.2,
+    ("GRU", "BreakoutEasy", "mdp_return"): 0.35,
+    ("GRU", "BreakoutEasy", "gap"): 0.15,
+    ("GRU", "BreakoutEasy", "bias"): 0.05,
+    ("GRU", "all", "pomdp_return"): (0.1 + 0.2 + 0.3 + 0.4) / 4,
+    ("GRU", "all", "mdp_return"): (0.3 + 0.4 + 0.5 + 0.7) / 4,
+    ("GRU", "all", "gap"): (0.3 + 0.4 + 0.5 + 0.7) / 4 - 0.25,
+    ("GRU", "all", "bias"): (0.3 + 0.4 + 0.5 + 0.7) / 4 - (0.4 + 0.6 + 0.8 + 0.8) / 4,
+    ("none", "NavigatorEasy", "mdp_return"): 0.85,
+    ("none", "BreakoutEasy", "mdp_return"): 0.3,
+    ("none", "all", "mdp_return"): (0.4 + 0.6 + 0.8 + 0.8) / 4,
+}
+
+
+def written(out, name):
+    with (out / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def analyse(tmp_path, *runs, **changes):
+    runs = runs or (f"{tmp_path}/runs/*",)
+    return gap_and_bias.main(Args(**({"runs": runs, "out": str(tmp_path / "out"), "resamples": 100} | changes)))
+
+
+def values_of(out):
+    rows = written(out, "gap_and_bias.csv")
+    return {(row["memory"], row["env_id"], row["quantity"]): float(row["value"]) for row in rows}
+
+
+def test_gap_and_bias_of_a_hand_made_table(tmp_path):
+    hand_made(tmp_path / "runs")
+    out = analyse(tmp_path)
+    assert values_of(out) == pytest.approx(HAND_MADE)  # and no others: the baseline has no bias
+    rows = written(out, "gap_and_bias.csv")
+    assert {row["algorithm"] for row in rows} == {"pqn"} and {row["seeds_min"] for row in rows} == {"4"}
+    assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
+    assert all(row["env_ids"] == "BreakoutEasy NavigatorEasy" for row in rows if row["env_id"] == "all")
+    cells = {(cell["memory"], cell["env_id"], cell["twin"]): cell for cell in written(out, "cells.csv")}
+    assert len(cells) == 6
+    cell = cells["GRU", "NavigatorEasy", "pomdp"]
+    numbers = [float(cell[name]) for name in ("return_iqm", "return_mean", "return_min", "return_max")]
+    assert numbers == pytest.approx([0.3, 0.375, 0.0, 0.9])
+    assert (cell["seeds"], cell["seed_numbers"], cell["step_min"], cell["step_max"]) == ("4", "0 1 2 3", "200", "200")
+    assert cell["runs"] == "NavigatorEasy__pomdp__pqn_rnn__GRU__0__20260101-000000"
+
+
+def test_the_baseline_can_be_named(tmp_path):
+    hand_made(tmp_path / "runs")
+    write_run(tmp_path / "runs", "pqn_rnn", "MLP", "NavigatorEasy", "mdp", [0.4, 0.4, 0.4, 0.4])
+    found = values_of(analyse(tmp_path, no_memory="MLP"))
+    assert found["GRU", "NavigatorEasy", "bias"] == pytest.approx(0.6 - 0.4)
+    assert found["none", "NavigatorEasy", "bias"] == pytest.approx(0.85 - 0.4)
+    assert ("GRU", "BreakoutEasy", "bias") not in found and ("MLP", "all", "bias") not in found
+
+
+# ---------------------------------------------------------------------------------------------------------- intervals
+
+
+def test_of_equally_many_seeds_the_statistics_are_rliables_own():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(1, 1, (6, 3)), rng.normal(0, 1, (8, 3))
+
+    def difference(x, y):
+        return np.array([metrics.aggregate_iqm(x) - metrics.aggregate_iqm(y)])
+
+    np.random.seed(1)
+    values, bounds = library.get_interval_estimates({"gap": (one, other)}, difference, reps=2000)
+    found = estimate(list(one.T), list(other.T), resamples=2000)
+    assert found.value == pytest.approx(values["gap"][0])
+    np.testing.assert_allclose([found.low, found.high], bounds["gap"][:, 0], atol=0.1)  # other resamples
+
+
+def test_a_seed_more_or_less_does_not_change_an_ids_weight():
+    ids = [np.zeros(2), np.ones(4), np.full(4, 5.0)]
+    matrices = matrices_of(ids)
+    assert [matrix.shape for matrix in matrices] == [(2, 1), (4, 2)]
+    assert iqm(*matrices[:1], matrices[1][:, :1]) == 0.5  # of six scores as they are: 0.75
+    assert iqm(*matrices) == pytest.approx((0 + 4 * 1 + 5) / 6)  # of 12, the middle six
+    found = estimate([np.array([0.0, 1.0]), np.full(3, 10.0)])
+    assert found.value == 5.5  # 0 0 0 1 1 1 and 10 six times, of which the middle six are 1 1 1 10 10 10
+    assert (found.low, found.high) == (5.0, 5.5)  # the first id resampled: 0 0, 0 1 or 1 1
+
+
+def test_the_same_scores_give_the_same_interval_and_leave_numpys_generator_alone():
+    scores = [np.random.default_rng(i).normal(size=5) for i in range(2)]
+    np.random.seed(3)
+    state = np.random.get_state()[1].copy()
+    one = estimate(scores, resamples=200)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+    np.random.seed(4)
+    assert estimate(scores, resamples=200) == one and one.low < one.value < one.high
+
+
+def test_intervals_cover_the_truth_in_about_95_of_100_trials():
+    """Returns around -2, 0, 2 on three ids: symmetric, so that the interquartile mean is 0 and that of the gap known.
+
+    Their spread between ids is no part of the interval: without strata it is so wide that all 100 cover.
+    """
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(100):
+        mdp, pomdp = ([rng.normal(mean + level, 1, 10) for mean in (-2, 0, 2)] for level in (0.7, 0.0))
+        gap = estimate(mdp, pomdp, resamples=150)
+        covered += gap.low <= 0.7 <= gap.high
+    assert 85 <= covered <= 99
+
+
+def test_one_seed_has_no_interval(tmp_path, capsys):
+    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "NavigatorEasy", "pomdp", [0.25])
+    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "NavigatorEasy", "mdp", [0.5, 0.75, 1.0])
+    rows = {row["quantity"]: row for row in written(analyse(tmp_path), "gap_and_bias.csv") if row["env_id"] == "all"}
+    assert (rows["gap"]["value"], rows["gap"]["low"], rows["gap"]["high"]) == ("0.5", "", "")
+    assert (rows["gap"]["seeds_min"], rows["gap"]["seeds_max"]) == ("1", "3")
+    assert rows["pomdp_return"]["low"] == "" and float(rows["mdp_return"]["low"]) >= 0.5
+    assert "no interval for 4 values: a cell has a single seed" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------------ what is there
+
+
+def test_missing_cells_are_named_and_not_made_up(tmp_path, capsys):
+    hand_made(tmp_path / "runs")
+    write_run(tmp_path / "runs", "pqn_rnn", "MinGRU", "NavigatorEasy", "pomdp", [0.5, 0.5])
+    write_run(tmp_path / "runs", "pqn_rnn", "MinGRU", "BreakoutEasy", "mdp", [0.5, 0.5])
+    write_run(tmp_path / "runs", "ppo_rnn", "GRU", "NavigatorEasy", "mdp", [0.5, 0.5])
+    out = analyse(tmp_path)
+    told = capsys.readouterr().out
+    assert "pqn MinGRU NavigatorEasy mdp: no run, so no gap and no bias\n" in told
+    assert "pqn MinGRU BreakoutEasy pomdp: no run, so no POMDP return and no gap\n" in told
+    rows = written(out, "missing.csv")
+    names = {tuple(row[name] for name in ("algorithm", "memory", "env_id", "twin")) for row in rows}
+    assert names == {
+        *(("pqn", "MinGRU", "NavigatorEasy", "mdp"), ("pqn", "MinGRU", "BreakoutEasy", "pomdp")),
+        *(("pqn", "none", env_id, "pomdp") for env_id in ("NavigatorEasy", "BreakoutEasy")),
+        *(("ppo", "none", env_id, "mdp") for env_id in ("NavigatorEasy", "BreakoutEasy")),
+        *(("ppo", "GRU", "NavigatorEasy", "pomdp"), ("ppo", "GRU", "BreakoutEasy", "mdp")),
+        ("ppo", "GRU", "BreakoutEasy", "pomdp"),
+    }
+    found = values_of(out)
+    assert found["MinGRU", "all", "bias"] == pytest.approx(0.5 - 0.3)  # BreakoutEasy alone
+    assert not [key for key in found if key[0] == "MinGRU" and key[2] == "gap"]
+    (line,) = re.findall(r"^pqn +MinGRU  .*", told, re.MULTILINE)
+    returned, gap, bias = re.split(r"  +", line)[2:]
+    assert (returned, gap) == ("0.500 [0.500, 0.500] (1/2 ids)", "missing")
+    assert bias.startswith("0.200 [") and bias.endswith("] (1/2 ids)")
+
+
+def test_ids_without_twins_and_runs_without_evaluation_are_left_out_in_one_line(tmp_path, capsys):
+    hand_made(tmp_path / "runs")
+    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "CartPole-v1", "full", [500.0])
+    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "MemoryChain-bsuite", "full", [1.0])
+    young = write_run(tmp_path / "runs", "pqn_rnn", "LRU", "NavigatorEasy", "mdp", [])
+    out = analyse(tmp_path)
+    told = capsys.readouterr().out.splitlines()
+    assert "left out, no twins: CartPole-v1, MemoryChain-bsuite" in told
+    assert f"left out, no greedy evaluation on its own twin: {young.resolve()}" in told
+    assert values_of(out) == pytest.approx(HAND_MADE)
+
+
+def test_unequal_trainings_are_told(tmp_path, capsys):
+    hand_made(tmp_path / "runs")
+    run = next((tmp_path / "runs").glob("Nav*mdp*none*"))
+    write_rows(run / "eval.csv", EVAL, [(50, 0, "NavigatorEasy", False, "greedy", 32, 0.5)])
+    analyse(tmp_path)
+    assert "last evaluations at different steps: pqn NavigatorEasy, 50 to 200" in capsys.readouterr().out.splitlines()
+
+
+def test_tables_of_evaluate_count_before_the_runs_own(tmp_path):
+    run = write_run(tmp_path / "runs", "pqn_rnn", "GRU", "NavigatorEasy", "pomdp", [0.2, 0.4])
+    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "NavigatorEasy", "mdp", [0.9, 0.9])
+    table = tmp_path / "played" / "evaluate.csv"
+    table.parent.mkdir()
+    rows = [evaluate_row(run.name, 0.3), evaluate_row(run.name, 9.0, on="False")]  # the other twin: out
+    rows += [evaluate_row(run.name, 9.0, policy="sample"), evaluate_row("another", 0.6, seed=7)]
+    write_rows(table, EVALUATE, rows)
+    for number, patterns in enumerate([("runs/*", "played"), ("played/*.csv", "runs/*", "runs/N*", "played")]):
+        out = analyse(tmp_path, *(f"{tmp_path}/{pattern}" for pattern in patterns), out=str(tmp_path / str(number)))
+        cells = {cell["twin"]: cell for cell in written(out, "cells.csv")}
+        assert cells["pomdp"]["seed_numbers"] == "0 1 7" and cells["mdp"]["seed_numbers"] == "0 1"
+        assert float(cells["pomdp"]["return_mean"]) == pytest.approx((0.3 + 0.4 + 0.6) / 3)
+
+
+# ----------------------------------------------------------------------------------------------------------- refusals
+
+
+def damaged(folder):
+    """A folder of each kind of bad input, beside sound runs in `runs`."""
+    hand_made(folder / "runs")
+    twice = write_run(folder / "twice", "pqn_rnn", "GRU", "NavigatorEasy", "mdp", [0.5], time="20260102-000000")
+    write_run(folder / "vectors", "pqn_rnn", "GRU", "CartPole-v1", "full", [1.0])
+    write_run(folder / "half", "pqn_rnn", "GRU", "NavigatorEasy", "pomdp", [1.0])
+    for name in ("no_table", "torn", "binary", "columns", "no_args"):
+        write_run(folder / name, "pqn_rnn", "GRU", "NavigatorEasy", "pomdp", [1.0])
+    at = {path.parent.name: path for path in folder.glob("*/Nav*")}
+    (at["no_table"] / "eval.csv").unlink()
+    text = (twice / "eval.csv").read_text()
+    (at["torn"] / "eval.csv").write_text(text.rstrip()[: -len("greedy,32,0.5")])
+    (at["binary"] / "eval.csv").write_bytes(b"\xff\xfe\x00\x01")
+    (at["columns"] / "eval.csv").write_text(text.replace("return_mean", "mean"))
+    (at["no_args"] / "args.json").write_text("{")
+    write_rows(folder / "nan.csv", EVALUATE, [evaluate_row("run", "nan")])
+    (folder / "empty").mkdir()
+    (folder / "file").write_text("")
+
+
+REFUSALS = {  # folder or pattern: words of the line
+    "nothing*": r"--runs \S+nothing\*: no run folder there",
+    "empty": r"--runs \S+empty: no run folder there",
+    "file": r"--runs \S+file: no run folder there",
+    "no_table/*": r"no_table/\S+eval.csv cannot be read: No such file",
+    "torn/*": r"torn/\S+eval.csv cannot be read: line 4 is damaged",
+    "binary/*": r"binary/\S+eval.csv cannot be read: .*decode",
+    "columns/*": r"columns/\S+eval.csv is no table of evaluations: it has no column return_mean",
+    "no_args/*": r"no_args/\S+ is no run folder: its args.json cannot be read",
+    "nan.csv": r"nan.csv cannot be read: line 2 is damaged",
+    "vectors/*": r"nothing to compare: left out, no twins: CartPole-v1",
+    "half/*": r"nothing to compare: no memory has runs on both twins",
+    "twice/*": r"pqn GRU NavigatorEasy mdp seed 0 is there twice: in \S+/runs/Nav\S+ and in \S+/twice/Nav\S+",
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_bad_input_is_refused_in_one_line(tmp_path, what):
+    damaged(tmp_path)
+    runs = (f"{tmp_path}/runs/*", f"{tmp_path}/{what}")
+    with pytest.raises(UserError, match=REFUSALS[what]) as refused:
+        analyse(tmp_path, *(runs[1:] if what in ("vectors/*", "half/*") else runs))
+    assert "\n" not in str(refused.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"runs": ()}, "--runs: name run folders"),
+        ({"resamples": 99}, "--resamples 99: use 100 or more"),
+        ({"no_memory": "MLP"}, "--no-memory MLP: no run has this memory; they have GRU, none"),
+        ({"out": "{}/runs"}, "--out .*runs: File exists"),
+    ],
+)
+def test_bad_arguments_are_refused(tmp_path, changes, words):
+    hand_made(tmp_path / "runs")
+    changes = {name: value.format(tmp_path) if name == "out" else value for name, value in changes.items()}
+    with pytest.raises(UserError, match=words):
+        analyse(tmp_path, **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_refusal_is_exit_code_2(tmp_path):
+    line = [sys.executable, gap_and_bias.__file__, "--runs", f"{tmp_path}/nothing", "--out", f"{tmp_path}/out"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("gap_and_bias.py: error: --runs") and not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------------------ picture
+
+
+def study_of(tmp_path, **changes):
+    study, _ = gap_and_bias.read_study(Args(runs=(f"{tmp_path}/runs/*",), **changes))
+    return study, gap_and_bias.estimate_all(study, 100)
+
+
+def points_of(axes):
+    """Value of the point in every row that has one."""
+    points = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata())]
+    return {round(float(line.get_ydata()[0])): float(line.get_xdata()[0]) for line in points}
+
+
+def test_the_panels_show_the_aggregated_values_in_one_order(tmp_path):
+    hand_made(tmp_path / "runs")
+    for memory, level in (("LRU", 0.5), ("FFM", -0.5)):
+        for twin in ("pomdp", "mdp"):
+            write_run(tmp_path / "runs", "pqn_rnn", memory, "NavigatorEasy", twin, [level] * 2)
+    figure = gap_and_bias.draw(*study_of(tmp_path))
+    panels = figure.axes
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["LRU", "GRU", "FFM", "none"]
+    assert points_of(panels[0]) == pytest.approx({0: 0.5, 1: 0.25, 2: -0.5})
+    assert points_of(panels[1]) == pytest.approx({0: 0.0, 1: 0.225, 2: 0.0})
+    assert points_of(panels[2]) == pytest.approx({0: -0.35, 1: -0.175, 2: -1.35})
+    said = [[text.get_text() for text in axes.texts if text.get_text()] for axes in panels]
+    assert [sorted(texts) for texts in said] == [
+        *(["1/2 ids", "1/2 ids", "missing"], ["1/2 ids", "1/2 ids", "missing"]),
+        ["1/2 ids", "1/2 ids", "baseline"],
+    ]
+
+
+@pytest.mark.parametrize("algorithms", [("pqn",), ("dqn", "ppo", "pqn")])
+def test_25_memories_have_rows_that_do_not_touch(tmp_path, algorithms):
+    for algorithm in algorithms:
+        for i in range(25):
+            for twin in ("mdp", "pomdp"):
+                write_run(tmp_path / "runs", f"{algorithm}_rnn", f"Memory-{i}", "NavigatorEasy", twin, [i / 25])
+    figure = gap_and_bias.draw(*study_of(tmp_path, no_memory="Memory-3"))
+    figure.savefig(tmp_path / "picture.png")
+    labels = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert all(above.y0 > below.y1 for above, below in zip(labels, labels[1:], strict=False))
+    remarks = sorted(text.get_window_extent().y0 for text in figure.axes[0].texts)
+    assert min(np.diff(remarks)) >= figure.axes[0].texts[0].get_window_extent().height - 1
+    texts = [text for axes in figure.axes for text in (*axes.texts, *axes.get_yticklabels()) if text.get_text()]
+    extents = [text.get_window_extent() for text in texts]
+    assert min(extent.x0 for extent in extents) >= 0 and max(extent.x1 for extent in extents) <= figure.bbox.width
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(algorithms)
+
+
+# ------------------------------------------------------------------------------------------------------------- copies
+
+
+def test_what_evaluate_has_under_the_same_name_is_the_same_text():
+    def parts(name):
+        text = (ROOT / name).read_text()
+        nodes = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        return {node.name: ast.get_source_segment(text, node) for node in nodes}
+
+    mine, others = parts("gap_and_bias.py"), parts("evaluate.py")
+    shared = (mine.keys() & others.keys()) - {"Args", "main", "table"}
+    assert shared == {"UserError", "new_folder", "write_csv"}
+    assert not [name for name in shared if mine[name] != others[name]]

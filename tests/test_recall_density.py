@@ -1,0 +1,127 @@
+"""recall_density.py: sums, the gradient's norms against saliency.py's maps, thirds, groups, what is written."""
+
+import csv
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from agents import agent_in, untrained
+
+import recall_density
+import saliency
+from recall_density import Args, Recall, UserError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@functools.lru_cache
+def agent_of(folder, name="pqn_rnn", **changes):
+    return agent_in("recall_density", untrained(name, folder, **changes))
+
+
+def test_densities_of_complete_episodes_sum_to_one(folder):
+    agent = agent_of(folder)
+    trajectories = recall_density.record(agent, jax.random.key(0), 3)
+    assert all(trajectory.over for trajectory in trajectories)
+    for trajectory in trajectories:
+        for norm in ("l1", "l2"):
+            delta = recall_density.recall_density(agent, trajectory, norm)
+            assert len(delta) == len(trajectory) and delta.min() >= 0 and delta[-1] > 0
+            assert delta.sum() == pytest.approx(1, abs=1e-9)
+            assert sum(recall_density.thirds(delta).values()) == pytest.approx(1, abs=1e-9)
+            assert recall_density.histogram(delta, np.linspace(0, 1, 8)).sum() == pytest.approx(1, abs=1e-9)
+
+
+def test_the_norm_is_that_of_the_saliency(folder):
+    """Of frames, with padding: an episode of SkittlesEasy that is shorter than the shortest program."""
+    agent = agent_of(folder, env_id="SkittlesEasy", partial_obs=True)
+    (trajectory,) = recall_density.record(agent, jax.random.key(1), 1, 5)
+    maps = saliency.gradient_saliency(agent, trajectory).maps[-1]
+    norms = np.sqrt(maps.reshape(5, -1).sum(axis=1, dtype=float))
+    np.testing.assert_allclose(recall_density.recall_density(agent, trajectory), norms / norms.sum(), rtol=1e-3)
+
+
+def test_l1_is_the_sum_of_sizes(folder):
+    agent = agent_of(folder)
+    (trajectory,) = recall_density.record(agent, jax.random.key(2), 1, 4)
+    network = agent.script.make_actor(agent.args)[0]
+    carry = agent.script.initial_carry(network, 1)
+
+    def last(obs):
+        met = obs[:, None], trajectory.prev_action[:, None], trajectory.start[:, None]
+        return agent.script.forward(network, agent.params, carry, *met)[1].q[-1, 0]
+
+    sizes = np.abs(jax.jacrev(last)(trajectory.obs)).sum(axis=(0, 2))  # [T]
+    found = recall_density.recall_density(agent, trajectory, "l1")
+    np.testing.assert_allclose(found, sizes / sizes.sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["pqn_mlp", "ppo_continuous_action"])
+def test_without_memory_all_is_at_the_end(folder, name):
+    agent = agent_of(folder, name)
+    (trajectory,) = recall_density.record(agent, jax.random.key(0), 1)
+    delta = recall_density.recall_density(agent, trajectory)
+    assert delta[-1] == 1 and not delta[:-1].any() and len(delta) > 5
+
+
+def test_an_episode_that_nothing_matters_to_has_no_density(folder):
+    agent = agent_of(folder)
+    nothing = dataclasses.replace(agent, params=jax.tree.map(np.zeros_like, agent.params))
+    (trajectory,) = recall_density.record(nothing, jax.random.key(0), 1, 3)
+    assert not recall_density.recall_density(nothing, trajectory).any()
+
+
+def test_thirds_are_those_of_the_paper():
+    delta = np.full(101, 1 / 101)  # tau = 0, .01, ..., 1
+    found = recall_density.thirds(delta)
+    assert [round(101 * mass) for mass in found.values()] == [33, 33, 35]
+    assert recall_density.thirds(np.ones(1)) == {"first": 0, "middle": 0, "last": 1}
+    np.testing.assert_array_equal(recall_density.normalised_time(3), [0, 0.5, 1])
+
+
+def test_the_expectation_gives_every_agent_the_same_weight(folder):
+    agent = agent_of(folder)
+    early, late = np.array([1.0, 0, 0]), np.array([0, 0, 1.0])
+    one, other = Recall(agent, [early, late]), Recall(agent, [late])
+    mean, low, high = recall_density.mean_and_interval([one, other], lambda d: np.array([d[0], d[-1]]))
+    np.testing.assert_allclose(mean, [0.25, 0.75])
+    np.testing.assert_allclose((low, high), [[0, 0.5], [0.5, 1]])
+    mean, low, high = recall_density.mean_and_interval([one], lambda d: np.array([d[0]]))
+    assert mean == 0.5 and (low, high) == (0, 1)
+    row = recall_density.row_of([one, other])
+    assert (row["first"], row["agents"], row["episodes"], row["length_mean"]) == (0.25, 2, 3, 3)
+    rows = recall_density.density_rows_of([one, other], 4)
+    assert sum(row["density"] / 4 for row in rows) == pytest.approx(1)
+    assert [row["tau_low"] for row in rows] == [0, 0.25, 0.5, 0.75]
+
+
+def test_the_script_compares_memories(folder, tmp_path, capsys):
+    runs = [agent_of(folder).folder, agent_of(folder, "pqn_mlp").folder, untrained("pqn_mlp", folder, num_seeds=2)]
+    args = Args(runs=tuple(map(str, runs)), out=str(tmp_path / "out"), episodes=2, bins=5)
+    out = recall_density.main(args)
+    names = {"recall_density.csv", "density.csv", "episodes.csv", "deltas.npz", "recall_density.png"}
+    assert {path.name for path in out.iterdir()} == names
+    with (out / "recall_density.csv").open() as file:
+        rows = {row["memory"]: row for row in csv.DictReader(file)}
+    assert set(rows) == {"MinGRU", "none"}
+    assert [rows["none"][name] for name in ("agents", "episodes", "last")] == ["3", "6", "1.0"]
+    assert float(rows["MinGRU"]["last"]) < 1
+    with (out / "episodes.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 8
+    with np.load(out / "deltas.npz") as saved:
+        assert len(saved.files) == 4
+        for name in saved.files:
+            np.testing.assert_allclose(np.nansum(saved[name], axis=1), 1)
+    table = capsys.readouterr().out
+    assert "MinGRU" in table and str(out) in table
+
+
+@pytest.mark.parametrize(("changes", "words"), [({"episodes": 0}, "--episodes 0"), ({"bins": 0}, "--bins 0")])
+def test_wrong_arguments_are_refused(changes, words):
+    with pytest.raises(UserError, match=words):
+        Args(**changes).checked()

@@ -1,0 +1,333 @@
+"""saliency.py: gradients against differences and unrolled loops, perturbations against a loop, pictures, the page."""
+
+import dataclasses
+import functools
+import shutil
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agents import agent_in, bold, untrained
+from PIL import Image
+from scipy import ndimage
+
+import saliency
+from saliency import Args, UserError
+
+PIXELS = {"env_id": "SkittlesEasy", "partial_obs": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@functools.lru_cache
+def pixel_agent(folder, name="pqn_rnn", memory="MinGRU"):
+    changes = PIXELS | ({"memory": memory} if name.endswith("rnn") else {})
+    return agent_in("saliency", untrained(name, folder, **changes))
+
+
+def trajectory_of(agent, steps, seed=0):
+    (trajectory,) = saliency.record(agent, jax.random.key(seed), 1, steps)
+    return trajectory
+
+
+def test_squared_gradients_equal_differences():
+    """In float64, of a small network that remembers."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        read, remember, decide = (jnp.asarray(rng.normal(size=shape)) for shape in ((3, 4), (4, 4), (4, 2)))
+
+        def values(obs):
+            def step(hidden, x):
+                hidden = jnp.tanh(x @ read + hidden @ remember)
+                return hidden, jnp.sin(hidden @ decide)
+
+            return jax.lax.scan(step, jnp.zeros(4), obs)[1]
+
+        obs, n, small = jnp.asarray(rng.normal(size=(5, 3))), 3, 1e-6
+        found = saliency.squared_gradients(values, obs, n)
+        assert found.dtype == jnp.float64
+        for t, i in np.ndindex(5, 3):
+            up, down = (values(obs.at[t, i].add(sign * small))[n] for sign in (1, -1))
+            assert float(found[t, i]) == pytest.approx(float((((up - down) / (2 * small)) ** 2).sum()), rel=1e-5)
+        assert not np.any(found[n + 1 :])
+
+
+@pytest.mark.parametrize(("name", "memory"), [("pqn_rnn", "MinGRU"), ("ppo_rnn", "GRU")])
+def test_gradient_saliency_equals_an_unrolled_loop(folder, name, memory):
+    agent = pixel_agent(folder, name, memory)
+    trajectory = trajectory_of(agent, 3)
+    found = saliency.gradient_saliency(agent, trajectory)
+    network = agent.script.make_actor(agent.args)[0]
+    frames = jnp.asarray(found.obs, jnp.float32) / 255
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def value(frames, n, action):
+        carry = agent.script.initial_carry(network, 1)
+        for t in range(n + 1):
+            now = 255 * frames[t][None, None], jnp.int32(trajectory.prev_action[t])[None, None]
+            start = jnp.bool_(trajectory.start[t])[None, None]
+            carry, output = agent.script.forward(network, agent.params, carry, *now, start)
+        y = output.q if hasattr(output, "q") else jnp.exp(output.logits) / jnp.exp(output.logits).sum()
+        return y[0, 0, action]
+
+    for n in (0, 2):
+        gradients = [jax.grad(value)(frames, n, action) for action in range(5)]
+        want = sum(np.square(gradient).sum(axis=-1) for gradient in gradients)
+        assert want[: n + 1].max() > 0 and not want[n + 1 :].any()
+        np.testing.assert_allclose(found.maps[n], want, rtol=2e-3, atol=1e-4 * want.max())
+        assert not found.maps[n, n + 1 :].any()
+    np.testing.assert_allclose(found.shares.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("memory", ["MinGRU", "GRU", "LRU", "Attention"])
+def test_nothing_before_an_episodes_start_matters(folder, memory):
+    agent = agent_in("saliency", untrained("pqn_rnn", folder, memory=memory))
+    trajectory = trajectory_of(agent, 6)
+    broken = dataclasses.replace(trajectory, start=np.arange(6) % 3 == 0)
+    maps = saliency.gradient_saliency(agent, broken).maps
+    assert not maps[3:, :3].any()
+    assert maps[5, 3:].any(axis=1).all() and maps[2, :3].any(axis=1).all()
+
+
+@pytest.mark.parametrize(("name", "memory"), [("pqn_mlp", ""), ("ppo_mlp", ""), ("pqn_rnn", "MLP")])
+def test_the_past_does_not_matter_to_an_agent_without_memory(folder, name, memory):
+    agent = pixel_agent(folder, name, memory)
+    maps = saliency.gradient_saliency(agent, trajectory_of(agent, 3)).maps
+    for n, t in np.ndindex(3, 3):
+        assert maps[n, t].any() == (n == t)
+
+
+def test_continuous_actions_and_their_mean(folder):
+    agent = agent_in("saliency", untrained("ppo_continuous_action", folder))
+    found = saliency.gradient_saliency(agent, trajectory_of(agent, 5))
+    assert found.maps.shape == (5, 5, 3) and found.values.shape == (5, 1)
+    assert (np.diagonal(found.maps.any(axis=2)) == 1).all() and found.maps.any(axis=2).sum() == 5
+
+
+def test_a_trajectory_is_the_agents_episode(folder):
+    """Recorded observations are those that the environment gives when it is stepped with the recorded actions."""
+    for agent in (pixel_agent(folder), agent_in("saliency", untrained("pqn_mlp", folder))):
+        trajectory = trajectory_of(agent, 40)
+        env, params = agent.script.make_env(agent.args)
+        obs = saliency.observations(agent, trajectory)
+        assert len(obs) == len(trajectory) <= 40 and (len(trajectory) == 40 or trajectory.over)
+        state = jax.tree.map(lambda x: x[0], trajectory.state)
+        np.testing.assert_array_equal(env.get_obs(state, params, jax.random.key(0)), obs[0])
+        for t, action in enumerate(trajectory.action[:-1]):
+            assert trajectory.start[t] == (t == 0) and trajectory.prev_action[t + 1] == action
+            # what is random in a step has a key that is not recorded: compare what the state decides
+            now = jax.tree.map(lambda x, t=t: x[t], trajectory.state)
+            assert int(now.time) == t
+
+
+def test_the_other_twin_sees_the_same_states(folder):
+    run = pixel_agent(folder).folder
+    mdp, pomdp = saliency.in_twins(saliency.load_agent(run), "both")
+    trajectory = trajectory_of(pomdp, 12)
+    full, partial = (saliency.observations(agent, trajectory) for agent in (mdp, pomdp))
+    np.testing.assert_array_equal(full[0], partial[0])
+    assert (full != partial).any() and (saliency.twin_name(mdp), saliency.twin_name(pomdp)) == ("mdp", "pomdp")
+
+
+@pytest.mark.parametrize(("name", "lag"), [("pqn_rnn", 0), ("pqn_rnn", 2), ("ppo_rnn", 1)])
+def test_perturbation_saliency_equals_a_loop(folder, name, lag):
+    agent = pixel_agent(folder, name)
+    agent = bold(agent) if name == "ppo_rnn" else agent
+    trajectory = trajectory_of(agent, 4)
+    found = saliency.perturbation_saliency(agent, trajectory, at=3, lag=lag, stride=50)
+    frames = saliency.observations(agent, trajectory).astype(np.float32)
+    blurred = np.stack([ndimage.gaussian_filter(frames[3 - lag, :, :, c], 3 * 128 / 80) for c in range(3)], axis=-1)
+    network = agent.script.make_actor(agent.args)[0]
+
+    def decide(frames):
+        carry = agent.script.initial_carry(network, 1)
+        _, output = agent.script.forward(
+            network, agent.params, carry, frames[:, None], trajectory.prev_action[:, None], trajectory.start[:, None]
+        )
+        if hasattr(output, "q"):
+            return output.q[-1, 0], output.q[-1, 0].max()
+        return output.logits[-1, 0], output.value[-1, 0]
+
+    decide = jax.jit(decide)
+    policy, value = decide(frames)
+    centres = [13, 63, 113]
+    assert found.policy.shape == found.value.shape == (3, 3)
+    y, x = np.mgrid[:128, :128]
+    for i, j in np.ndindex(3, 3):
+        mask = np.exp(-((y - centres[i]) ** 2 + (x - centres[j]) ** 2) / (2 * 8.0**2))[..., None].astype(np.float32)
+        changed = frames.copy()
+        changed[3 - lag] = frames[3 - lag] * (1 - mask) + blurred * mask
+        new_policy, new_value = decide(changed)
+        moved = {"policy": np.linalg.norm(new_policy - policy), "value": abs(float(new_value - value))}
+        for kind, output in (("policy", policy), ("value", value)):
+            size = np.abs(output).max()  # float32 leaves this much of it open
+            found_moved = np.sqrt(2 * getattr(found, kind)[i, j])
+            assert found_moved == pytest.approx(moved[kind], rel=0.01, abs=1e-5 * size)
+    assert np.sqrt(found.policy.max()) > 1e-4 * np.abs(policy).max()
+
+
+def test_a_past_frame_perturbed_does_not_matter_without_memory(folder):
+    agent = pixel_agent(folder, "pqn_mlp", "")
+    trajectory = trajectory_of(agent, 4)
+    now, before = (saliency.perturbation_saliency(agent, trajectory, lag=lag, stride=40) for lag in (0, 1))
+    assert now.policy.any() and not before.policy.any() and not before.value.any()
+
+
+def test_places_cover_the_frame_evenly():
+    for side, stride in ((128, 5), (256, 5), (128, 50), (7, 3)):
+        line = saliency.places(side, stride)[:, 0]
+        rows = np.unique(line)
+        assert len(line) == len(rows) ** 2 and (np.diff(rows) == stride).all()
+        assert rows[0] >= 0 and abs(rows[0] - (side - 1 - rows[-1])) <= 1 and rows[0] < stride
+
+
+def test_the_script_writes_pictures_and_numbers_of_both_twins(folder, tmp_path, capsys):
+    run = pixel_agent(folder).folder
+    kinds = "gradient", "perturbation"
+    args = Args(runs=(str(run),), out=str(tmp_path / "out"), kind=kinds, twin="both", steps=6, stride=40, lag=(0, 2))
+    out = saliency.main(args)
+    name = run.name
+    pictures = [f"{name}__{part}" for part in ("grid.png", "line.png", "film.gif", "perturbation.png")]
+    arrays = [f"{name}__{twin}__gradient.npz" for twin in ("mdp", "pomdp")]
+    arrays += [f"{name}__{twin}__perturbation_5_{lag}.npz" for twin in ("mdp", "pomdp") for lag in (0, 2)]
+    assert {path.name for path in out.iterdir()} == {*pictures, *arrays, f"{name}.html"}
+    assert Image.open(out / pictures[2]).n_frames == 6
+    with np.load(out / arrays[0]) as saved:
+        assert saved["maps"].shape == (6, 6, 128, 128) and saved["values"].shape == (6, 5)
+        np.testing.assert_allclose(saved["shares"].sum(axis=1), 1)
+    assert "100" not in capsys.readouterr().out.splitlines()[0]
+    with pytest.raises(UserError, match="File exists"):
+        saliency.main(args)
+
+
+def test_observations_that_are_no_frames(folder, tmp_path):
+    for env_id in ("CartPole-v1", "Breakout-MinAtar"):
+        run = untrained("pqn_rnn", folder, env_id=env_id)
+        out = saliency.main(Args(runs=(str(run),), out=str(tmp_path / env_id), steps=5))
+        assert (out / f"{run.name}.html").exists() and (out / f"{run.name}__full__gradient.npz").exists()
+        with pytest.raises(UserError, match="blurs frames"):
+            saliency.main(Args(runs=(str(run),), out=str(tmp_path / "no"), steps=5, kind=("perturbation",)))
+    assert not (tmp_path / "no").exists()
+
+
+def test_one_seed_of_several(folder, tmp_path):
+    run = untrained("pqn_mlp", folder, num_seeds=2)
+    out = saliency.main(Args(runs=(str(run),), out=str(tmp_path / "out"), steps=3, seed_index=1))
+    assert (out / f"{run.name}__line.png").exists()
+    with pytest.raises(UserError, match="--seed-index 2"):
+        saliency.main(Args(runs=(str(run),), out=str(tmp_path / "no"), steps=3, seed_index=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 0}, "--steps 0"),
+        ({"lag": (41,)}, "--lag 41"),
+        ({"at": 40}, "--at 40"),
+        ({"kind": ()}, "--kind"),
+        ({"mask_sigma": -1.0}, "--mask-sigma -1.0"),
+    ],
+)
+def test_wrong_arguments_are_refused(changes, words):
+    with pytest.raises(UserError, match=words):
+        Args(**changes).checked()
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "window-size=1100,1000"),
+    *("disable-background-networking", "disable-component-update", "disable-sync", "disable-dev-shm-usage"),
+)
+
+
+@pytest.fixture
+def browser():
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in FLAGS:
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def shown(driver, n):
+    """Waits until the page shows step n."""
+    end = time.monotonic() + 60
+    while driver.execute_script("return document.body.dataset.shown") != str(n):
+        assert time.monotonic() < end, "the page does not show the step"
+        time.sleep(0.05)
+
+
+COLOURED = """
+const canvas = document.querySelectorAll("section")[arguments[0]].querySelectorAll("canvas.large")[1];
+const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+let sum = 0;
+for (let i = 0; i < data.length; i += 4) sum += Math.abs(data[i] - data[i + 2]);
+return sum;
+"""
+
+
+def test_the_page_moves_in_a_browser(folder, tmp_path, browser):
+    """A trained look is not needed for it: the numbers on the page are those of the maps."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    twins = saliency.in_twins(pixel_agent(folder), "both")
+    found = [saliency.gradient_saliency(agent, trajectory_of(agent, 6)) for agent in twins]
+    page = tmp_path / "page.html"
+    saliency.write_page(page, found)
+    browser.get(page.as_uri())
+    shown(browser, 5)
+    sections = browser.find_elements(By.TAG_NAME, "section")
+    assert [section.get_attribute("data-twin") for section in sections] == ["mdp", "pomdp"]
+    slider = browser.find_element(By.ID, "n")
+    slider.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    shown(browser, 3)
+    for section, each in zip(sections, found, strict=True):
+        cells = [cell for cell in section.find_elements(By.CLASS_NAME, "cell") if cell.is_displayed()]
+        assert [cell.text for cell in cells] == [f"{t}: {100 * each.shares[3, t]:.1f} %" for t in range(4)]
+        bars = section.find_elements(By.CLASS_NAME, "bar")
+        values = [f"{value:.3f}".replace("-0.000", "0.000") for value in each.values[3]]
+        told = [bar.text.split("\n")[-1].replace("-0.000", "0.000") for bar in bars]
+        assert told == values and bars[0].text.startswith("up")
+        chosen = section.find_elements(By.CSS_SELECTOR, ".bar.chosen")
+        assert len(chosen) == 1 and chosen[0].text.split("\n")[0] == saliency.ACTIONS[each.trajectory.action[3]]
+    with_maps = browser.execute_script(COLOURED, 0)
+    browser.find_element(By.ID, "over").click()
+    time.sleep(0.5)
+    assert browser.execute_script(COLOURED, 0) != with_maps > 0
+    cells[0].click()
+    assert "frame t = 0" in sections[1].text
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_the_page_needs_nothing_else(folder, tmp_path):
+    found = saliency.gradient_saliency(pixel_agent(folder), trajectory_of(pixel_agent(folder), 2))
+    saliency.write_page(tmp_path / "page.html", [found])
+    text = (tmp_path / "page.html").read_text()
+    assert "http:" not in text and "https:" not in text and "src=" not in text and text.count("data:image/png") == 3
+
+
+def test_spread_has_both_ends():
+    assert saliency.spread(40, 4) == [0, 13, 26, 39] and saliency.spread(3, 8) == [0, 1, 2]
+    assert saliency.spread(1, 8) == [0]
+
+
+def test_the_flag_twins_is_twin():
+    import tyro
+
+    assert tyro.cli(Args, args=["--twins", "both"]).twin == "both"
+    assert Path(Args().runs[0]).parent.name == "agents"
