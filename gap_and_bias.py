@@ -554,17 +554,19 @@ def draw(study: Study, estimates: dict[Task, Estimate]) -> Figure:
     panels[0].set_ylim(len(memories) - 0.5, -0.5)
     handles = [panels[0].plot([], [], "o-", color=COLORS[i % len(COLORS)])[0] for i in range(len(algorithms))]
     figure.legend(handles, algorithms, loc="outside upper center", ncols=len(algorithms), frameon=False)
-    figure.supxlabel(caption(study), fontsize=9, color="0.3")
+    figure.supxlabel(caption(study, estimates), fontsize=9, color="0.3")
     return figure
 
 
-def caption(study: Study) -> str:
+def caption(study: Study, estimates: dict[Task, Estimate]) -> str:
     """What the points, lines and hollow points of the picture are."""
+    shown = [task for task, _ in aggregated(estimates).values() if task.quantity in PANELS]
+    hollow = any(len(task.env_ids) < len(study.env_ids) for task in shown)
     counts = {len(scores) for scores in study.cells.values()}
     seeds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
     ids = ", ".join(study.env_ids) if len(study.env_ids) < 10 else f"{len(study.env_ids)} ids"
     points = f"Interquartile mean and 95% stratified bootstrap interval over seeds ({seeds} a cell) on {ids}."
-    return textwrap.fill(points, 150) + ("\nHollow points: on some of these ids only." if find_missing(study) else "")
+    return textwrap.fill(points, 150) + "\nHollow points: on some of these ids only." * hollow
 
 
 def draw_panel(
@@ -592,9 +594,9 @@ def draw_panel(
             continue
         if value.low is not None:
             axes.hlines(y, value.low, value.high, color=color, linewidth=2, zorder=2)
-        face = color if task.env_ids == tuple(study.env_ids) else "white"
+        face = "white" if len(task.env_ids) < len(study.env_ids) else color
         axes.plot(value.value, y, "o", color=color, markerfacecolor=face, markersize=5, zorder=3)
-    if not any(agent_quantity[2] == quantity for agent_quantity in found):
+    if not any(task.quantity == quantity for task, _ in found.values()):
         axes.set_xticks([])
     axes.margins(x=0.08)
     axes.grid(axis="x", alpha=0.3)
@@ -609,11 +611,11 @@ def main(args: Args) -> Path:
     """Reads, estimates, writes, and prints what is missing and a table; returns the folder."""
     study, notes = read_study(args.checked())
     missing = find_missing(study)
-    estimates = estimate_all(study, args.resamples)
-    figure = draw(study, estimates)
-    returns = {t: e for t, e in estimates.items() if t.env_id != ALL and t.quantity in ("pomdp_return", "mdp_return")}
     with new_folder(args.out) as out:
-        write_csv(out / "cells.csv", CELL_COLUMNS, [cell_row_of(study, *item) for item in returns.items()])
+        estimates = estimate_all(study, args.resamples)
+        figure = draw(study, estimates)
+        cells = {t: e for t, e in estimates.items() if t.env_id != ALL and t.quantity in ("pomdp_return", "mdp_return")}
+        write_csv(out / "cells.csv", CELL_COLUMNS, [cell_row_of(study, *item) for item in cells.items()])
         write_csv(out / "gap_and_bias.csv", COLUMNS, [row_of(study, *item) for item in estimates.items()])
         write_csv(out / "missing.csv", MISSING_COLUMNS, [missing_row_of(cell) for cell in missing])
         figure.savefig(out / "gap_and_bias.png", dpi=120)

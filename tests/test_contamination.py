@@ -54,7 +54,7 @@ def test_without_memory_nothing_is_left_after_the_frame(folder, name, changes, k
 @pytest.mark.parametrize(("name", "kind"), [("pqn_rnn", "noise"), ("pqn_rnn", "permutation"), ("ppo_rnn", "noise")])
 def test_the_replay_equals_a_slow_one(folder, name, kind):
     """One episode, one version after the other, the whole sequence at once."""
-    agent = bold(agent_of(folder, name), 1_000 if name == "ppo_rnn" else 1)
+    agent = bold(agent_of(folder, name), 100 if name == "ppo_rnn" else 1)
     trajectories = contamination.record(agent, jax.random.key(0), 3, 12)
     args = dataclasses.replace(ARGS, sigma=(10.0, 100.0))
     found = contamination.contaminate(agent, trajectories, kind, args)
@@ -82,8 +82,8 @@ def test_the_replay_equals_a_slow_one(folder, name, kind):
                 policies = [np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (outputs[0], outputs[v])]
                 measure, want = "kl", (policies[0] * np.log(policies[0] / policies[1])).sum(axis=1)
             effect = found.effects[measure][v - 1, :, b]
-            np.testing.assert_allclose(effect[: len(want)], want, rtol=1e-2, atol=1e-6)
-            assert want[1:].max() > 1e-4 and np.isnan(effect[len(want) :]).all()
+            np.testing.assert_allclose(effect[: len(want)], want, rtol=1e-2, atol=1e-9 if measure == "kl" else 1e-6)
+            assert want[1:].max() > (1e-7 if measure == "kl" else 1e-4) and np.isnan(effect[len(want) :]).all()
 
 
 def test_episodes_count_while_they_last(folder):
