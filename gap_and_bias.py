@@ -142,7 +142,7 @@ def read_table(path: Path, columns: set[str], read_row: Callable[[dict], Score |
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if lacking:
-        raise UserError(f"{path} is no table of evaluations: it has no column {', '.join(lacking)}")
+        raise UserError(f"{path} is no table of evaluations: it lacks {', '.join(lacking)}")
     scores = []
     for line, row in enumerate(rows, start=2):
         try:

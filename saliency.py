@@ -71,7 +71,7 @@ class Args:
     seed: int = 0
     """seed of the episode"""
     columns: int = 8
-    """steps that the pictures show, spread over the episode, the first and the last among them"""
+    """steps that the pictures show, the first and the last among them"""
     at: int | None = None
     """perturbation: step whose decision is explained; None: the last"""
     lag: tuple[int, ...] = (0,)
@@ -503,6 +503,13 @@ def spread(steps: int, columns: int) -> list[int]:
     return sorted({round(t) for t in np.linspace(0, steps - 1, min(columns, steps))})
 
 
+def recent(steps: int, columns: int) -> list[int]:
+    """At most `columns` steps: half of them the last ones, one after the other, and half spread over those before."""
+    last = min(-(-columns // 2), steps)
+    before = spread(steps - last, columns - last) if steps > last else []
+    return [*before, *range(steps - last, steps)]
+
+
 def colour_scale(maps: list[np.ndarray]) -> PowerNorm:
     """From 0 to the 99.9th percentile of what is above, by the square root: brightness is the gradient's size."""
     above = np.concatenate([x[x > 0] for x in maps])
@@ -518,7 +525,8 @@ def bare(axes: Any, title: str = "", side: str = "") -> None:
 
 def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> Figure:
     """Frames above maps, columns t, for some n or the last alone; one twin above the other, one colour bar for all."""
-    shown = [(each, map_pictures(each), spread(len(each.obs), columns)) for each in found]
+    choose = recent if last_only else spread
+    shown = [(each, map_pictures(each), choose(len(each.obs), columns)) for each in found]
     norm = colour_scale([maps[np.ix_(steps[-1:] if last_only else steps, steps)] for _, maps, steps in shown])
     rows = [(each, maps, steps, n) for each, maps, steps in shown for n in [None, *steps[-1 if last_only else 0 :]]]
     width = max(len(steps) for *_, steps in shown)
@@ -566,18 +574,18 @@ def enlarged(picture: np.ndarray, side: int) -> Image.Image:
 def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
     """A picture for each n: a row for each twin, what is seen at n, then earlier frames with their maps over them."""
     steps = min(len(each.obs) for each in found)
-    shown = [(pictures_of(each.obs), map_pictures(each), spread(steps, columns), each) for each in found]
-    norms = [colour_scale([maps[:steps, :steps]]) for _, maps, *_ in shown]
+    shown = [(each, pictures_of(each.obs), map_pictures(each)) for each in found]
+    norms = [colour_scale([maps[:steps, :steps]]) for *_, maps in shown]
     font, images, side, head = ImageFont.load_default(14), [], 128, 22
     for n in range(steps):
-        image = Image.new("RGB", ((side + 6) * (len(shown[0][2]) + 1), (side + head) * len(shown)), "white")
+        image = Image.new("RGB", ((side + 6) * (columns + 1), (side + head) * len(shown)), "white")
         draw = ImageDraw.Draw(image)
-        for row, ((pictures, maps, ts, each), norm) in enumerate(zip(shown, norms, strict=True)):
+        for row, ((each, pictures, maps), norm) in enumerate(zip(shown, norms, strict=True)):
             top = row * (side + head)
             draw.text((2, top + 2), f"{twin_name(each.agent)}: n = {n}", "black", font)
             image.paste(enlarged(pictures[n], side), (0, top + head))
-            for column, t in enumerate(t for t in ts if t <= n):
-                left = (column + 1) * (side + 6)
+            for column, t in enumerate(recent(n + 1, columns), 1):
+                left = column * (side + 6)
                 draw.text((left + 2, top + 2), f"t = {t}: {each.shares[n, t]:.0%}", "black", font)
                 over = laid_over(pictures[t], np.asarray(norm(maps[n, t])))
                 image.paste(enlarged(over, side), (left, top + head))

@@ -256,7 +256,7 @@ def damaged(folder):
     at = {path.parent.name: path for path in folder.glob("*/Nav*")}
     (at["no_table"] / "eval.csv").unlink()
     text = (twice / "eval.csv").read_text()
-    (at["torn"] / "eval.csv").write_text(text.rstrip()[: -len("greedy,32,0.5")])
+    (at["torn"] / "eval.csv").write_text(text.rstrip()[: -len("random,32,5.5")])
     (at["binary"] / "eval.csv").write_bytes(b"\xff\xfe\x00\x01")
     (at["columns"] / "eval.csv").write_text(text.replace("return_mean", "mean"))
     (at["no_args"] / "args.json").write_text("{")
@@ -270,9 +270,9 @@ REFUSALS = {  # folder or pattern: words of the line
     "empty": r"--runs \S+empty: no run folder there",
     "file": r"--runs \S+file: no run folder there",
     "no_table/*": r"no_table/\S+eval.csv cannot be read: No such file",
-    "torn/*": r"torn/\S+eval.csv cannot be read: line 4 is damaged",
+    "torn/*": r"torn/\S+eval.csv cannot be read: line 5 is damaged",
     "binary/*": r"binary/\S+eval.csv cannot be read: .*decode",
-    "columns/*": r"columns/\S+eval.csv is no table of evaluations: it has no column return_mean",
+    "columns/*": r"columns/\S+eval.csv is no table of evaluations: it lacks return_mean",
     "no_args/*": r"no_args/\S+ is no run folder: its args.json cannot be read",
     "nan.csv": r"nan.csv cannot be read: line 2 is damaged",
     "vectors/*": r"nothing to compare: left out, no twins: CartPole-v1",

@@ -321,7 +321,9 @@ def test_the_page_needs_nothing_else(folder, tmp_path):
     assert "http:" not in text and "https:" not in text and "src=" not in text and text.count("data:image/png") == 3
 
 
-def test_spread_has_both_ends():
+def test_the_steps_shown_have_both_ends():
+    assert saliency.recent(40, 6) == [0, 18, 36, 37, 38, 39] and saliency.recent(1, 6) == [0]
+    assert saliency.recent(40, 5) == [0, 36, 37, 38, 39] and saliency.recent(4, 8) == [0, 1, 2, 3]
     assert saliency.spread(40, 4) == [0, 13, 26, 39] and saliency.spread(3, 8) == [0, 1, 2]
     assert saliency.spread(1, 8) == [0]
 
