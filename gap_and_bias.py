@@ -14,8 +14,6 @@ memory earned on one twin of one id, trained and evaluated there. Shapes: S seed
 import contextlib
 import csv
 import glob
-import importlib
-import importlib.util
 import json
 import math
 import sys
@@ -24,13 +22,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rliable import metrics
+from rliable import library, metrics
 from tqdm import tqdm
 
 import popgym_arcade
@@ -303,23 +300,6 @@ def uneven_steps(study: Study) -> list[str]:
 
 
 # --------------------------------------------------------------------------------------------------------- statistics
-
-
-def load_rliable() -> ModuleType:
-    """rliable.library, without the volatility models that `import arch` brings.
-
-    rliable needs arch.bootstrap alone. The rest of arch 7 takes another second to import, and with pandas 3 it fails.
-    """
-    if "arch" in sys.modules:
-        return importlib.import_module("rliable.library")
-    sys.modules["arch"] = importlib.util.module_from_spec(importlib.util.find_spec("arch"))  # a package not yet run
-    try:
-        return importlib.import_module("rliable.library")
-    finally:
-        del sys.modules["arch"]
-
-
-library = load_rliable()
 
 
 @dataclass(frozen=True)
