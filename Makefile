@@ -18,7 +18,7 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.cache/jax" JAX_PERSISTENT_CAC
 PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-quick lint format throughput gallery wheel clean
+.PHONY: help setup train saliency test test-quick lint format throughput gallery wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ setup: $(DEV) ## create .venv with everything that training and the tests need
 train: $(BASE) ## train a memory agent that balances a pole it does not see (TRAIN_ARGS are flags of pqn_rnn.py)
 	@$(BIN)/python pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 --total-timesteps 300000 \
 	    --eval-every 15000 --target-return 0.95 --capture-video $(TRAIN_ARGS)
+
+saliency: $(BASE) ## show which past pixels the agent in agents/ uses: pictures and a page in analysis/
+	@$(BIN)/python saliency.py
 
 test: $(DEV) ## run all tests (TEST_ARGS are pytest's)
 	@$(PYTEST) $(TEST_ARGS)

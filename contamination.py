@@ -42,7 +42,7 @@ MEASURES = {
     "kl": "KL(untouched policy || changed)",
     "flips": "share of greedy actions that change",
 }
-GROUP = ("script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs")
+GROUP = ("script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
 COLUMNS = (
     *GROUP,
     *("kind", "strength", "lag", "agents", "episodes"),
@@ -203,6 +203,7 @@ def describe(agent: Agent) -> dict:
         "global_step": agent.step,
         "env_id": agent.args.env_id,
         "partial_obs": getattr(agent.args, "partial_obs", False),
+        "twin": twin_name(agent),
     }
 
 
@@ -545,10 +546,10 @@ def summary_of(rows: list[dict]) -> list[dict]:
 
 def label(row: dict) -> str:
     """A group in a few words: environment, algorithm, memory, the twin it plays, and was trained on."""
-    twin, trained = ("pomdp" if row[key] else "mdp" for key in ("partial_obs", "trained_partial_obs"))
-    played = twin if twin == trained else f"{twin} (trained on {trained})"
+    trained = "pomdp" if row["trained_partial_obs"] else "mdp"
+    elsewhere = "" if row["partial_obs"] == row["trained_partial_obs"] else f" (trained on {trained})"
     memory = row["memory"] if row["memory"] != "none" else "no memory"
-    return f"{row['env_id']}, {row['script']}, {memory}, {played}"
+    return f"{row['env_id']}, {row['script']}, {memory}, {row['twin']}{elsewhere}"
 
 
 def draw_curves(rows: list[dict], kind: str) -> Figure:

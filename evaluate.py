@@ -37,7 +37,7 @@ RESAMPLES = 10_000  # of a bootstrap
 FILM_STEPS = 32  # of a film between two looks at whether it is over
 COLUMNS = (
     *("run", "script", "memory", "trained_env_id", "trained_partial_obs", "global_step", "seed"),
-    *("env_id", "partial_obs", "policy", "episodes", "return_mean", "return_std", "return_low", "return_high"),
+    *("env_id", "partial_obs", "twin", "policy", "episodes", "return_mean", "return_std", "return_low", "return_high"),
     *("return_min", "return_max", "length_mean", "wall_seconds"),
 )
 EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "policy", "episode", "return", "length")
@@ -196,6 +196,7 @@ def describe(agent: Agent) -> dict:
         "global_step": agent.step,
         "env_id": agent.args.env_id,
         "partial_obs": getattr(agent.args, "partial_obs", False),
+        "twin": twin_name(agent),
     }
 
 

@@ -35,7 +35,7 @@ SHIPPED = Path(__file__).parent / "agents"
 RESAMPLES = 10_000  # of a bootstrap
 RECORD_STEPS = 32  # between two looks at whether the episodes are over
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
-GROUP = ("script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs")
+GROUP = ("script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
 COLUMNS = (
     *GROUP,
     *("agents", "episodes", "length_mean"),
@@ -187,6 +187,7 @@ def describe(agent: Agent) -> dict:
         "global_step": agent.step,
         "env_id": agent.args.env_id,
         "partial_obs": getattr(agent.args, "partial_obs", False),
+        "twin": twin_name(agent),
     }
 
 
@@ -441,8 +442,14 @@ def episode_rows_of(recall: Recall) -> list[dict]:
 def label(row: dict) -> str:
     """A group in a few words: the memory, or the algorithm without one; the twin it plays, and was trained on."""
     name = row["memory"] if row["memory"] != "none" else "no memory"
-    twin, trained = ("pomdp" if row[key] else "mdp" for key in ("partial_obs", "trained_partial_obs"))
-    return f"{name}\n{row['script']}\n{twin}" + (f"\n(from {trained})" if twin != trained else "")
+    elsewhere = "" if row["partial_obs"] == row["trained_partial_obs"] else f"\n(from {trained_twin(row)})"
+    return f"{name}\n{row['script']}\n{row['twin']}{elsewhere}"
+
+
+def trained_twin(row: dict) -> str:
+    """The twin that a group was trained on."""
+    own = "pomdp" if row["trained_partial_obs"] else "mdp"
+    return "full" if row["twin"] == "full" else own
 
 
 def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
@@ -536,8 +543,7 @@ def table(rows: list[dict]) -> str:
         + "".join(f"{third:>24}" for third in THIRDS)
     ]
     for row in rows:
-        trained, twin = ("pomdp" if row[name] else "mdp" for name in ("trained_partial_obs", "partial_obs"))
-        about = f"{row['env_id']:<18} {row['script']:<12} {row['memory']:<10} {trained:<7} {twin:<5}"
+        about = f"{row['env_id']:<18} {row['script']:<12} {row['memory']:<10} {trained_twin(row):<7} {row['twin']:<5}"
         cells = [f"{row[t]:.3f} ({row[f'{t}_low']:.3f}, {row[f'{t}_high']:.3f})" for t in THIRDS]
         lines.append(f"{about} {row['agents']:>6} {row['episodes']:>8}" + "".join(f"{cell:>24}" for cell in cells))
     return "\n".join(lines)
