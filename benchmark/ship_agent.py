@@ -13,6 +13,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import numpy as np
@@ -48,6 +49,13 @@ def rounded(x: np.ndarray, bits: int) -> np.ndarray:
     return (np.round(x / step) * step).astype(x.dtype)
 
 
+def forget_paths(checkpoint: Path, script: ModuleType) -> None:
+    """Takes this machine's paths out of orbax's marks, and brings the digests up to date."""
+    for mark in checkpoint.rglob("commit_success.txt"):
+        mark.write_text("Checkpoint commit was successful\n")
+    (checkpoint / "sha256.json").write_text(json.dumps(script.file_digests(checkpoint)))
+
+
 def ship(args: Args) -> Path:
     """Writes the copy and returns its folder. Raises UserError when there is no run, or a copy already."""
     (run,) = evaluate.find_runs((args.run,))
@@ -63,6 +71,7 @@ def ship(args: Args) -> Path:
     (folder / "args.json").write_text(json.dumps(about, indent=2))
     params = jax.tree.map(lambda x: rounded(x, args.bits), agent.params)
     agent.script.save_checkpoint(folder, agent.step, {"params": params})
+    forget_paths(folder / "checkpoints" / str(agent.step), agent.script)
     copy = evaluate.load_agent(folder)
     copy = dataclasses.replace(copy, args=dataclasses.replace(copy.args, eval_episodes=args.episodes))
     measured = evaluate.rows_of(evaluate.play(copy, seed=args.seed))
