@@ -82,9 +82,12 @@ def test_a_taken_id_and_what_is_no_game_are_refused(own_twin):
         popgym_arcade.register("Nothing", object)
 
 
-def test_the_readmes_examples_run():
-    for block in python_blocks("README.md"):
-        exec(compile(block, "README.md", "exec"), {})
+@pytest.mark.parametrize("page", ["README.md", "docs/saliency.md"])
+def test_the_examples_of_a_page_run(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert python_blocks(page)
+    for block in python_blocks(page):
+        exec(compile(block, page, "exec"), {})
 
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))])
