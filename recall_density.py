@@ -35,14 +35,15 @@ SHIPPED = Path(__file__).parent / "agents"
 RESAMPLES = 10_000  # of a bootstrap
 RECORD_STEPS = 32  # between two looks at whether the episodes are over
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
+MASSES = (*THIRDS, "last_frame")
 GROUP = ("script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
 COLUMNS = (
     *GROUP,
     *("agents", "episodes", "length_mean"),
-    *(f"{third}{what}" for third in THIRDS for what in ("", "_low", "_high")),
+    *(f"{mass}{what}" for mass in MASSES for what in ("", "_low", "_high")),
 )
 DENSITY_COLUMNS = (*GROUP, "tau_low", "tau_high", "density", "density_low", "density_high")
-EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "episode", "length", *THIRDS)
+EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "episode", "length", *MASSES)
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -378,10 +379,10 @@ def histogram(delta: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.histogram(normalised_time(len(delta)), edges, weights=delta)[0]
 
 
-def thirds(delta: np.ndarray) -> dict[str, float]:
-    """Mass of delta[T] in [0, .33), [.33, .66) and [.66, 1]."""
-    masses = histogram(delta, np.array([0, 0.33, 0.66, 1]))
-    return dict(zip(THIRDS, masses.tolist(), strict=True))
+def masses(delta: np.ndarray) -> dict[str, float]:
+    """Mass of delta[T] in [0, .33), [.33, .66) and [.66, 1], and of the last frame alone."""
+    found = histogram(delta, np.array([0, 0.33, 0.66, 1])).tolist()
+    return dict(zip(MASSES, [*found, float(delta[-1])], strict=True))
 
 
 @dataclass(frozen=True)
@@ -410,12 +411,12 @@ def mean_and_interval(recalls: list[Recall], measure) -> tuple[np.ndarray, np.nd
 
 def row_of(recalls: list[Recall]) -> dict:
     """A group's row of `recall_density.csv`."""
-    mean, low, high = mean_and_interval(recalls, lambda delta: np.array(list(thirds(delta).values())))
+    mean, low, high = mean_and_interval(recalls, lambda delta: np.array(list(masses(delta).values())))
     lengths = [len(delta) for recall in recalls for delta in recall.deltas]
     row = dict(zip(GROUP, recalls[0].group, strict=True))
     row |= {"agents": len(recalls), "episodes": len(lengths), "length_mean": np.mean(lengths)}
-    for i, third in enumerate(THIRDS):
-        row |= {third: mean[i], f"{third}_low": low[i], f"{third}_high": high[i]}
+    for i, mass in enumerate(MASSES):
+        row |= {mass: mean[i], f"{mass}_low": low[i], f"{mass}_high": high[i]}
     return row
 
 
@@ -433,7 +434,7 @@ def episode_rows_of(recall: Recall) -> list[dict]:
     """An agent's rows of `episodes.csv`."""
     about = {name: value for name, value in describe(recall.agent).items() if name in EPISODE_COLUMNS}
     about |= {"seed": recall.agent.args.seed}
-    return [about | {"episode": k, "length": len(delta)} | thirds(delta) for k, delta in enumerate(recall.deltas)]
+    return [about | {"episode": k, "length": len(delta)} | masses(delta) for k, delta in enumerate(recall.deltas)]
 
 
 # ----------------------------------------------------------------------------------------------------------- pictures
@@ -478,16 +479,18 @@ def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
 
 
 def draw_thirds(axes: Any, rows: list[dict]) -> None:
-    """Three bars with intervals for each group."""
+    """Three bars with intervals for each group, and in the third of them the last frame's part."""
     for i, (third, (low, high)) in enumerate(THIRDS.items()):
         places = np.arange(len(rows)) + (i - 1) * 0.27
         means = np.array([row[third] for row in rows])
         errors = [means - [row[f"{third}_low"] for row in rows], [row[f"{third}_high"] for row in rows] - means]
         colour = ("#b5367a", "#fb8861", "#3b528b")[i]
         axes.bar(places, means, 0.25, yerr=np.maximum(errors, 0), capsize=2, color=colour, label=f"{low} to {high}")
+    places = np.arange(len(rows)) + 0.27
+    axes.plot(places, [row["last_frame"] for row in rows], "wD", markeredgecolor="black", label="t = n alone")
     axes.set_xticks(range(len(rows)), [label(row) for row in rows], fontsize=8)
-    axes.set(ylim=(0, 1.3), yticks=np.linspace(0, 1, 6), xlim=(-0.5, len(rows) - 0.5))
-    axes.legend(title="t / n", fontsize=7, title_fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.02))
+    axes.set(ylim=(0, 1.45), yticks=np.linspace(0, 1, 6), xlim=(-0.5, len(rows) - 0.5))
+    axes.legend(title="t / n", fontsize=7, title_fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.02))
     axes.grid(axis="y", alpha=0.3)
 
 
@@ -540,11 +543,11 @@ def table(rows: list[dict]) -> str:
     """A line per group: mass of each third with its interval."""
     lines = [
         f"{'environment':<18} {'script':<12} {'memory':<10} {'trained':<7} {'on':<5} {'agents':>6} {'episodes':>8}"
-        + "".join(f"{third:>24}" for third in THIRDS)
+        + "".join(f"{mass.replace('_', ' '):>24}" for mass in MASSES)
     ]
     for row in rows:
         about = f"{row['env_id']:<18} {row['script']:<12} {row['memory']:<10} {trained_twin(row):<7} {row['twin']:<5}"
-        cells = [f"{row[t]:.3f} ({row[f'{t}_low']:.3f}, {row[f'{t}_high']:.3f})" for t in THIRDS]
+        cells = [f"{row[t]:.3f} ({row[f'{t}_low']:.3f}, {row[f'{t}_high']:.3f})" for t in MASSES]
         lines.append(f"{about} {row['agents']:>6} {row['episodes']:>8}" + "".join(f"{cell:>24}" for cell in cells))
     return "\n".join(lines)
 

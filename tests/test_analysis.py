@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents import ANALYSIS, PLAYERS, STEP, untrained
 from scripts import fresh_params, script, small
 from test_copies import definitions
+from untrained_agents import ANALYSIS, PLAYERS, STEP, untrained
 
 import evaluate
 

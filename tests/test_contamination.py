@@ -7,8 +7,8 @@ import functools
 import jax
 import numpy as np
 import pytest
-from agents import agent_in, bold, untrained
 from scipy import stats
+from untrained_agents import agent_in, bold, untrained
 
 import contamination
 from contamination import Args, UserError

@@ -5,9 +5,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from agents import agent_in, untrained
 from PIL import Image
 from scripts import script, small
+from untrained_agents import agent_in, untrained
 
 import evaluate
 from evaluate import Args, UserError

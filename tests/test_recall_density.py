@@ -7,7 +7,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from agents import agent_in, untrained
+from untrained_agents import agent_in, untrained
 
 import recall_density
 import saliency
@@ -33,7 +33,7 @@ def test_densities_of_complete_episodes_sum_to_one(folder):
             delta = recall_density.recall_density(agent, trajectory, norm)
             assert len(delta) == len(trajectory) and delta.min() >= 0 and delta[-1] > 0
             assert delta.sum() == pytest.approx(1, abs=1e-9)
-            assert sum(recall_density.thirds(delta).values()) == pytest.approx(1, abs=1e-9)
+            assert sum(list(recall_density.masses(delta).values())[:3]) == pytest.approx(1, abs=1e-9)
             assert recall_density.histogram(delta, np.linspace(0, 1, 8)).sum() == pytest.approx(1, abs=1e-9)
 
 
@@ -78,9 +78,9 @@ def test_an_episode_that_nothing_matters_to_has_no_density(folder):
 
 def test_thirds_are_those_of_the_paper():
     delta = np.full(101, 1 / 101)  # tau = 0, .01, ..., 1
-    found = recall_density.thirds(delta)
-    assert [round(101 * mass) for mass in found.values()] == [33, 33, 35]
-    assert recall_density.thirds(np.ones(1)) == {"first": 0, "middle": 0, "last": 1}
+    found = recall_density.masses(delta)
+    assert [round(101 * mass) for mass in found.values()] == [33, 33, 35, 1]
+    assert recall_density.masses(np.ones(1)) == {"first": 0, "middle": 0, "last": 1, "last_frame": 1}
     np.testing.assert_array_equal(recall_density.normalised_time(3), [0, 0.5, 1])
 
 
@@ -109,7 +109,7 @@ def test_the_script_compares_memories(folder, tmp_path, capsys):
     with (out / "recall_density.csv").open() as file:
         rows = {row["memory"]: row for row in csv.DictReader(file)}
     assert set(rows) == {"MinGRU", "none"}
-    assert [rows["none"][name] for name in ("agents", "episodes", "last")] == ["3", "6", "1.0"]
+    assert [rows["none"][name] for name in ("agents", "episodes", "last", "last_frame")] == ["3", "6", "1.0", "1.0"]
     assert float(rows["MinGRU"]["last"]) < 1
     with (out / "episodes.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 8

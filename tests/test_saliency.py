@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents import agent_in, bold, untrained
 from PIL import Image
 from scipy import ndimage
+from untrained_agents import agent_in, bold, untrained
 
 import saliency
 from saliency import Args, UserError
