@@ -16,7 +16,9 @@ import dataclasses
 import functools
 import glob
 import importlib
+import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -42,13 +44,21 @@ MEASURES = {
     "kl": "KL(untouched policy || changed)",
     "flips": "share of greedy actions that change",
 }
-GROUP = ("script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
+VARYING = {  # from one seed of a training to another
+    *("seed", "num_seeds", "run_dir", "resume", "log_every", "eval_every", "eval_episodes", "checkpoint_every"),
+    *("capture_video", "target_return"),
+}
+GROUP = ("group", "script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
 COLUMNS = (
     *GROUP,
     *("kind", "strength", "lag", "agents", "episodes"),
     *(f"{measure}{what}" for measure in MEASURES for what in ("", "_low", "_high")),
 )
-SUMMARY_COLUMNS = (*GROUP, "kind", "strength", "measure", "at_once", "one_step_later", "half_life")
+SUMMARY_COLUMNS = (
+    *(*GROUP, "kind", "strength", "measure"),
+    *("at_once", "one_step_later", "largest", "largest_lag", "half_life"),
+)
+MOST_FRAMES = 10  # of a picture
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -60,7 +70,7 @@ class UserError(Exception):
 
 @dataclass(frozen=True)
 class Args:
-    runs: tuple[str, ...] = (str(SHIPPED / "*"),)
+    runs: tuple[str, ...] = (glob.escape(str(SHIPPED)) + "/*",)
     """run folders, or patterns of them (the agents that come with the repository)"""
     out: str = ""
     """new folder for what is written; empty: analysis/contamination-TIME"""
@@ -96,6 +106,9 @@ class Args:
             raise UserError(f"--sigma {' '.join(map(str, self.sigma))}: use numbers above 0 and below 100")
         if not self.kind:
             raise UserError("--kind: use noise, permutation, or both")
+        for name in ("kind", "sigma"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise UserError(f"--{name} {' '.join(map(str, getattr(self, name)))}: name each once")
         return self
 
 
@@ -106,6 +119,7 @@ class Args:
 class Agent:
     """A trained network and the environment that it is asked in."""
 
+    name: str  # of the folder; no two in one call have the same
     folder: Path
     step: int  # of the checkpoint
     script: ModuleType  # the training script
@@ -117,12 +131,25 @@ class Agent:
 def find_runs(patterns: tuple[str, ...]) -> list[Path]:
     """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
     folders: dict[Path, None] = {}
-    for pattern in patterns:
-        found = sorted(path for path in map(Path, glob.glob(pattern)) if (path / "args.json").is_file())
+    for pattern in map(os.path.expanduser, patterns):
+        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
+        found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
         if not found:
             raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
         folders |= dict.fromkeys(path.resolve() for path in found)
+    if not folders:
+        raise UserError("--runs: name a run folder, or a pattern of them")
     return list(folders)
+
+
+def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
+    """The agents of all runs that the patterns name; a folder's name that was there before gets a number."""
+    agents: dict[str, Agent] = {}
+    for folder in find_runs(patterns):
+        names = (folder.name if i == 1 else f"{folder.name}-{i}" for i in itertools.count(1))
+        name = next(name for name in names if name not in agents)
+        agents[name] = dataclasses.replace(load_agent(folder, step), name=name)
+    return list(agents.values())
 
 
 def load_agent(folder: Path, step: int | None = None) -> Agent:
@@ -138,12 +165,16 @@ def load_agent(folder: Path, step: int | None = None) -> Agent:
     if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
         raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
     script = importlib.import_module(name)
+    if not hasattr(script, "load_run"):
+        raise UserError(f"{folder} was made by {name}.py, which is no training script")
     try:
         step = script.find_checkpoint(folder, step)
         saved, params = script.load_run(folder, step)
     except script.UserError as error:
         raise UserError(str(error)) from None
-    return Agent(folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise UserError(f"{folder}: its arguments do not fit {name}.py: {str(error).partition(chr(10))[0]}") from None
+    return Agent(name=folder.name, folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
 
 
 def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
@@ -157,14 +188,16 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
     has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
     if twin != "own" and not has_twins:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
+    if hasattr(saved, "partial_obs") and not has_twins:
+        args = dataclasses.replace(args, partial_obs=False)
     try:
         (shape, *rest), (other_shape, *other_rest) = (spaces_of(script, arguments) for arguments in (saved, args))
     except script.UserError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"--env-id {env_id}: {error}" if env_id else str(error)) from None
     if shape != other_shape:
-        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.folder.name} reads {shape}")
+        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.name} reads {shape}")
     if rest != other_rest:
-        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.folder.name} was trained on")
+        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.name} was trained on")
     partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
     changes = [{"partial_obs": value} for value in partial[twin]] if has_twins else [{}]
     return [dataclasses.replace(agent, args=dataclasses.replace(args, **change)) for change in changes]
@@ -195,7 +228,7 @@ def twin_name(agent: Agent) -> str:
 def describe(agent: Agent) -> dict:
     """What the tables say of an agent."""
     return {
-        "run": agent.folder.name,
+        "run": agent.name,
         "script": agent.script.SCRIPT,
         "memory": getattr(agent.args, "memory", "none"),
         "trained_env_id": agent.saved.env_id,
@@ -212,10 +245,42 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     values = np.asarray(values, float)
     if values.size < 2 or np.ptp(values) == 0:
         return float(values.mean()), float(values.mean())
-    found = stats.bootstrap(
-        (values,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(0)
-    )
+    options = {"n_resamples": RESAMPLES, "method": "percentile", "batch": max(1, 10_000_000 // values.size)}
+    found = stats.bootstrap((values,), np.mean, rng=np.random.default_rng(0), **options)
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def setting(agent: Agent) -> tuple:
+    """What the agents of a group have in common: all but their seeds, and what does not bear on what they learned."""
+    saved = {name: value for name, value in dataclasses.asdict(agent.saved).items() if name not in VARYING}
+    return agent.script.SCRIPT, *saved.items(), agent.args.env_id, twin_name(agent)
+
+
+def label(agent: Agent) -> str:
+    """A group in a few words: environment, experiment, memory, the twin it plays, and what it was trained on."""
+    memory, twin = getattr(agent.saved, "memory", "no memory"), twin_name(agent)
+    trained = twin_name(dataclasses.replace(agent, args=agent.saved))
+    elsewhere = (agent.saved.env_id, trained) != (agent.args.env_id, twin)
+    return f"{agent.args.env_id}, {agent.saved.exp_name}, {memory}, {twin}" + (
+        f" (trained on {agent.saved.env_id} {trained})" if elsewhere else ""
+    )
+
+
+def groups_of(agents: list[Agent]) -> dict[str, list[int]]:
+    """Places of the agents in their list, by group, under a label of its own. Raises UserError where one is twice."""
+    groups: dict[tuple, list[int]] = {}
+    for place, agent in enumerate(agents):
+        groups.setdefault(setting(agent), []).append(place)
+    labels: dict[str, list[int]] = {}
+    for places in groups.values():
+        seeds: dict[int, Agent] = {}
+        for agent in (agents[place] for place in places):
+            if seeds.setdefault(agent.args.seed, agent) is not agent:
+                both = f"{seeds[agent.args.seed].folder} and {agent.folder}"
+                raise UserError(f"seed {agent.args.seed} of one training is there twice, in {both}: leave one out")
+        name = label(agents[places[0]])
+        labels[f"{name} ({agents[places[0]].name})" if name in labels else name] = places
+    return labels
 
 
 @contextlib.contextmanager
@@ -348,66 +413,64 @@ class Contamination:
     effects: dict[str, np.ndarray]  # measure -> [V - 1, L, B], nan after the end of an episode and where undefined
     shown: np.ndarray  # [V, frames, ...] what was seen in the first episode while the versions differed
 
-    @property
-    def group(self) -> tuple:
-        """What is compared: agents that differ in their seed or run alone are of one group."""
-        return tuple(describe(self.agent)[name] for name in GROUP)
 
+def noisy(frame: np.ndarray, sigmas: tuple[float, ...], unit: Any, rng: np.random.Generator) -> np.ndarray:
+    """[V, B, ...]: what was seen in one step, frame[B, ...], untouched and with Gaussian noise of sigma * unit.
 
-def noisy(obs: np.ndarray, sigmas: tuple[float, ...], at: int, rng: np.random.Generator) -> np.ndarray:
-    """[V, at + 1, B, ...]: obs[T, B, ...] up to `at`, untouched and with Gaussian noise on the last frame.
-
-    Every strength has the same noise, only larger. uint8 frames stay within 0 to 255; other observations take noise in
-    units of the standard deviation that each of their numbers has over the episodes.
+    Every strength has the same noise, only larger. uint8 frames stay within 0 to 255; anything else becomes float32.
     """
-    versions = np.stack([obs[: at + 1]] * (1 + len(sigmas)))
-    noise = rng.standard_normal(obs.shape[1:])
-    unit = 255.0 if obs.dtype == np.uint8 else obs.astype(float).std(axis=(0, 1))
-    for version, sigma in zip(versions[1:], sigmas, strict=True):
-        changed = obs[at] + sigma * unit * noise
-        version[at] = np.rint(changed).clip(0, 255) if obs.dtype == np.uint8 else changed
-    return versions
+    noise = rng.standard_normal(frame.shape)
+    changed = np.stack([frame + sigma * unit * noise for sigma in (0, *sigmas)])
+    return np.rint(changed).clip(0, 255).astype(np.uint8) if frame.dtype == np.uint8 else changed.astype(np.float32)
 
 
-def shuffled(obs: np.ndarray, first: int, rng: np.random.Generator) -> np.ndarray:
-    """[2, first, B, ...]: the first frames of obs[T, B, ...], untouched and in another order in each episode."""
-    versions = np.stack([obs[:first]] * 2)
+def shuffled(obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """[2, C, B, ...]: obs[C, B, ...], untouched and in another order in each episode."""
+    versions = np.stack([obs] * 2)
     for episode in range(obs.shape[1]):
-        versions[1, :, episode] = obs[rng.permutation(first), episode]
+        versions[1, :, episode] = obs[rng.permutation(len(obs)), episode]
     return versions
 
 
 @functools.lru_cache
 def replay_program(script: ModuleType, args: Any):
-    """replay(params, versions[V, C, B, ...], rest, prev_action[T, B], start[T, B]) -> outputs [T - C + 1, V, ...].
+    """replay(params, before, versions[V, C, B, ...], after, prev_action[T, B], start[T, B]) -> outputs [L, V, B, A].
 
-    The outputs are those from the last changed step on. `rest` are the states (or observations) of the steps after it,
-    [T - C, B, ...]. These are the same for all versions and read once: only the memories differ.
+    The outputs are those from the last changed step on. `before` and `after` are the states (or observations) of the
+    steps before and after the changed ones, [P, B, ...] and [T - P - C, B, ...]. They are the same for all versions and
+    read once: only the memories differ.
     """
     network, _, _ = script.make_actor(args)
     env, _ = script.make_env(args)
 
-    def replay(params, versions, rest, prev_action, start):
-        changed = versions.shape[1]
+    def replay(params, before, versions, after, prev_action, start):
+        first, changed = len(jax.tree.leaves(before)[0]), versions.shape[1]
+        met = [tuple(x[part] for x in (prev_action, start)) for part in parts(first, changed)]
 
-        def read_version(obs):
-            carry = script.initial_carry(network, obs.shape[1])
-            carry, output = script.forward(network, params, carry, obs, prev_action[:changed], start[:changed])
-            return carry, last_of(output)
-
-        carry, at_once = jax.vmap(read_version)(versions)
-
-        def step(carry, now):
-            seen, *before = now
+        def read(carry, now):
+            """One step that all versions share, with one memory."""
+            seen, *rest = now
             obs = jax.vmap(env.get_obs)(seen) if script_draws(script, args) else seen
-            read = lambda carry: script.forward(network, params, carry, obs[None], *(x[None] for x in before))  # noqa: E731
-            carry, output = jax.vmap(read, axis_size=len(versions))(carry)
+            return script.forward(network, params, carry, obs[None], *(x[None] for x in rest))
+
+        def read_all(carry, now):
+            """The same with a memory for each version."""
+            carry, output = jax.vmap(lambda carry: read(carry, now), axis_size=len(versions))(carry)
             return carry, jax.vmap(last_of)(output)
 
-        _, later = jax.lax.scan(step, carry, (rest, prev_action[changed:], start[changed:]))
+        carry = script.initial_carry(network, versions.shape[2])
+        carry, _ = jax.lax.scan(lambda carry, now: (read(carry, now)[0], None), carry, (before, *met[0]))
+        carry, output = jax.vmap(lambda obs: script.forward(network, params, carry, obs, *met[1]))(versions)
+        at_once = jax.vmap(last_of)(output)
+        _, later = jax.lax.scan(read_all, carry, (after, *met[2]))
         return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), at_once, later)
 
     return jax.jit(replay)
+
+
+def parts(first: int, changed: int) -> tuple[slice, slice, slice]:
+    """The steps before the changed ones, these, and those after."""
+    return slice(first), slice(first, first + changed), slice(first + changed, None)
 
 
 def last_of(output: Any) -> dict[str, jax.Array]:
@@ -450,33 +513,62 @@ def stacked(trajectories: list[Trajectory], name: str, steps: int) -> Any:
     return jax.tree.map(lambda *parts: np.stack(parts, axis=1), *fields)
 
 
+def reaching(trajectories: list[Trajectory], kind: str, args: Args) -> list[Trajectory]:
+    """The episodes that last until the change is over."""
+    return [trajectory for trajectory in trajectories if len(trajectory) >= changed_steps(kind, args).stop]
+
+
+def changed_steps(kind: str, args: Args) -> range:
+    """The steps whose frames are changed."""
+    return range(args.at, args.at + 1) if kind == "noise" else range(args.first)
+
+
 def contaminate(agent: Agent, trajectories: list[Trajectory], kind: str, args: Args) -> Contamination:
-    """Replays the episodes that last longer than the change, untouched and changed.
+    """Replays episodes that last until the change is over, untouched and changed.
 
     Raises:
-        UserError: when all of them end before.
+        UserError: when what the agent sees never changes, and noise has no unit.
     """
-    changed = args.at + 1 if kind == "noise" else args.first
-    trajectories = [trajectory for trajectory in trajectories if len(trajectory) > changed]
-    if not trajectories:
-        flag = f"--at {args.at}" if kind == "noise" else f"--first {args.first}"
-        raise UserError(f"{flag}: no episode of {agent.folder.name} lasts that long, use a lower number")
-    steps = min(changed + args.steps, max(map(len, trajectories)))
+    changed = changed_steps(kind, args)
+    steps = min(changed.stop + args.steps, max(map(len, trajectories)))
     rng = np.random.default_rng([args.seed, ("noise", "permutation").index(kind)])
-    early = [dataclasses.replace(x, state=jax.tree.map(lambda leaf: leaf[:changed], x.state)) for x in trajectories]
-    obs = np.stack([observations(agent, x)[:changed] for x in early], axis=1)  # [C, B, ...]
-    versions = noisy(obs, args.sigma, args.at, rng) if kind == "noise" else shuffled(obs, args.first, rng)
-    seen = "state" if script_draws(agent.script, agent.args) else "obs"
-    rest = jax.tree.map(lambda x: x[changed:], stacked(trajectories, seen, steps))
+    seen = stacked(trajectories, "state" if script_draws(agent.script, agent.args) else "obs", steps)
+    of_change = [cut(trajectory, changed) for trajectory in trajectories]
+    obs = np.stack([observations(agent, trajectory) for trajectory in of_change], axis=1)  # [C, B, ...]
+    if kind == "noise":
+        versions = noisy(obs[0], args.sigma, unit_of(agent, trajectories), rng)[:, None]
+    else:
+        versions = shuffled(obs, rng)
+    before, _, after = (jax.tree.map(lambda x, part=part: x[part], seen) for part in parts(changed.start, len(changed)))
     met = (stacked(trajectories, name, steps) for name in ("prev_action", "start"))
     replay = replay_program(agent.script, dataclasses.replace(agent.args, seed=0))
-    effects = effects_of(replay(agent.params, versions, rest, *met))  # from the last changed step on
+    effects = effects_of(replay(agent.params, before, versions, after, *met))  # from the last changed step on
     lasts = np.array([len(trajectory) for trajectory in trajectories])
-    over = changed - 1 + np.arange(steps - changed + 1)[:, None] >= lasts  # [L, B]
+    over = np.arange(changed.stop - 1, steps)[:, None] >= lasts  # [L, B]
     effects = {name: np.where(over, np.nan, values) for name, values in effects.items()}
     strengths = args.sigma if kind == "noise" else (float(args.first),)
-    shown = versions[:, -1:, 0] if kind == "noise" else versions[:, :, 0]
-    return Contamination(agent, kind, strengths, effects, shown)
+    return Contamination(agent, kind, strengths, effects, versions[:, :MOST_FRAMES, 0].copy())
+
+
+def cut(trajectory: Trajectory, steps: range) -> Trajectory:
+    """Some steps of a trajectory, as far as `observations` needs them."""
+    part = slice(steps.start, steps.stop)
+    obs = None if trajectory.obs is None else trajectory.obs[part]
+    return dataclasses.replace(trajectory, state=jax.tree.map(lambda x: x[part], trajectory.state), obs=obs)
+
+
+def unit_of(agent: Agent, trajectories: list[Trajectory]) -> Any:
+    """What noise of sigma 1 is: the whole range of frames, of other observations each number's standard deviation.
+
+    Raises:
+        UserError: when no number ever changes.
+    """
+    if trajectories[0].obs is None or trajectories[0].obs.dtype == np.uint8:
+        return 255.0
+    unit = np.concatenate([trajectory.obs for trajectory in trajectories]).astype(float).std(axis=0)
+    if not unit.any():
+        raise UserError(f"--kind noise: what {agent.name} sees never changes")
+    return unit
 
 
 def curve(group: list[Contamination], measure: str, version: int) -> dict[str, np.ndarray]:
@@ -502,19 +594,25 @@ def mean_told(values: np.ndarray) -> np.ndarray:
 
 
 def half_life(means: np.ndarray) -> int | None:
-    """Steps until an effect means[L] is at most half of what it was at once; 0 if it was none, None if never."""
-    if means[0] == 0:
+    """Steps until an effect means[L] has come down to half of its largest for good; 0 if it was none, None if never."""
+    if not means.any():
         return 0
-    below = np.flatnonzero(means[1:] <= means[0] / 2)
-    return int(below[0]) + 1 if below.size else None
+    above = np.flatnonzero(means > means.max() / 2)
+    return int(above[-1]) + 1 if above[-1] + 1 < len(means) else None
+
+
+def followed(steps: list[dict]) -> list[dict]:
+    """Rows of one strength, step after step, as long as half of the episodes are still going on."""
+    return [row for row in steps if 2 * row["episodes"] >= steps[0]["episodes"]]
 
 
 # ---------------------------------------------------------------------------------------------------- tables, pictures
 
 
-def rows_of(group: list[Contamination]) -> list[dict]:
+def rows_of(name: str, group: list[Contamination]) -> list[dict]:
     """A group's rows of `contamination.csv`: one for each strength and step since the change."""
-    rows, about = [], dict(zip(GROUP, group[0].group, strict=True)) | {"kind": group[0].kind, "agents": len(group)}
+    about = describe(group[0].agent) | {"group": name}
+    rows, about = [], {name: about[name] for name in GROUP} | {"kind": group[0].kind, "agents": len(group)}
     for version, strength in enumerate(group[0].strengths):
         curves = {measure: curve(group, measure, version) for measure in MEASURES}
         episodes = np.max([each["episodes"] for each in curves.values()], axis=0)
@@ -535,21 +633,14 @@ def summary_of(rows: list[dict]) -> list[dict]:
     summary = []
     for key, steps in curves.items():
         for measure in MEASURES:
-            means = np.array([row[measure] for row in steps])
+            means = np.array([row[measure] for row in followed(steps)])
             if np.isnan(means[0]):
                 continue
             about = dict(zip((*GROUP, "kind", "strength"), key, strict=True)) | {"measure": measure}
-            later = means[1] if len(means) > 1 else None
-            summary.append(about | {"at_once": means[0], "one_step_later": later, "half_life": half_life(means)})
+            about |= {"at_once": means[0], "one_step_later": means[1] if len(means) > 1 else None}
+            largest = {"largest": means.max(), "largest_lag": int(means.argmax())}
+            summary.append(about | largest | {"half_life": half_life(means)})
     return summary
-
-
-def label(row: dict) -> str:
-    """A group in a few words: environment, algorithm, memory, the twin it plays, and was trained on."""
-    trained = "pomdp" if row["trained_partial_obs"] else "mdp"
-    elsewhere = "" if row["partial_obs"] == row["trained_partial_obs"] else f" (trained on {trained})"
-    memory = row["memory"] if row["memory"] != "none" else "no memory"
-    return f"{row['env_id']}, {row['script']}, {memory}, {row['twin']}{elsewhere}"
 
 
 def draw_curves(rows: list[dict], kind: str) -> Figure:
@@ -558,37 +649,44 @@ def draw_curves(rows: list[dict], kind: str) -> Figure:
     A line ends where less than half of the episodes are still going on.
     """
     rows = [row for row in rows if row["kind"] == kind]
-    groups = list(dict.fromkeys(label(row) for row in rows))
+    groups = list(dict.fromkeys(row["group"] for row in rows))
     measures = [name for name in MEASURES if not all(np.isnan(row[name]) for row in rows)]
-    figure = Figure(figsize=(4.6 * len(measures), 3.0 * len(groups) + 0.4), layout="constrained")
-    grid = figure.subplots(len(groups), len(measures), squeeze=False, sharex=True)
+    figure = Figure(figsize=(4.6 * len(measures) + 0.9, 3.0 * len(groups) + 0.4), layout="constrained")
+    grid = figure.subplots(len(groups), len(measures), squeeze=False)
     for line, group in zip(grid, groups, strict=True):
-        mine = [row for row in rows if label(row) == group]
         for axes, measure in zip(line, measures, strict=True):
-            for strength in dict.fromkeys(row["strength"] for row in mine):
-                draw_curve(axes, [row for row in mine if row["strength"] == strength], measure)
-            axes.set_ylabel(MEASURES[measure], fontsize=8)
-            axes.set_ylim(0, None)
-            axes.grid(alpha=0.3)
+            draw_measure(axes, [row for row in rows if row["group"] == group], measure)
         line[0].set_title(group, fontsize=9, loc="left")
-        title = "noise, sigma" if kind == "noise" else "frames shuffled"
-        line[-1].legend(title=title, fontsize=7, title_fontsize=7)
     for axes in grid[-1]:
         axes.set_xlabel("steps since the frame" if kind == "noise" else "steps since the last of them")
+    strengths = list(dict.fromkeys(row["strength"] for row in rows))
+    lines = [grid[0, 0].plot([], [], f"C{i}", marker=".")[0] for i in range(len(strengths))]
+    title = "sigma of\nthe noise" if kind == "noise" else "frames\nshuffled"
+    figure.legend(
+        lines, [f"{strength:g}" for strength in strengths], title=title, loc="outside right upper", fontsize=8
+    )
     return figure
 
 
-def draw_curve(axes: Any, steps: list[dict], measure: str) -> None:
-    """One line with its interval."""
-    steps = [row for row in steps if 2 * row["episodes"] >= steps[0]["episodes"] and not np.isnan(row[measure])]
-    low, mean, high = ([row[measure + side] for row in steps] for side in ("_low", "", "_high"))
-    lags = [row["lag"] for row in steps]
-    line = axes.plot(lags, mean, marker=".", markersize=4, label=f"{steps[0]['strength']:g}" if steps else None)[0]
-    axes.fill_between(lags, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+def draw_measure(axes: Any, rows: list[dict], measure: str) -> None:
+    """One group's lines of one measure, with intervals."""
+    axes.set_ylabel(MEASURES[measure], fontsize=8)
+    if all(np.isnan(row[measure]) for row in rows):
+        axes.text(0.5, 0.5, "not defined", transform=axes.transAxes, ha="center", color="gray")
+        axes.set(xticks=[], yticks=[])
+        return
+    for i, strength in enumerate(dict.fromkeys(row["strength"] for row in rows)):
+        steps = followed([row for row in rows if row["strength"] == strength])
+        low, mean, high = ([row[measure + side] for row in steps] for side in ("_low", "", "_high"))
+        lags = [row["lag"] for row in steps]
+        axes.plot(lags, mean, f"C{i}", marker=".", markersize=4)
+        axes.fill_between(lags, low, high, color=f"C{i}", alpha=0.2, linewidth=0)
+    axes.set_ylim(0, 1.02 if measure == "flips" else None)
+    axes.grid(alpha=0.3)
 
 
 def draw_frames(found: Contamination) -> Figure | None:
-    """What the network saw: the frame with each noise, or the frames in both orders. None for what is no frame."""
+    """What the network saw: the frame with each noise, or frames in both orders. None for what is no frame."""
     shown = found.shown
     if not (shown.dtype == np.uint8 and shown.ndim == 5):
         return None
@@ -605,20 +703,22 @@ def draw_frames(found: Contamination) -> Figure | None:
     else:
         for line, text in zip(grid, ("untouched", "shuffled"), strict=True):
             line[0].set_ylabel(text, fontsize=9)
-    figure.suptitle(found.agent.folder.name.rpartition("__")[0].replace("__", " · "), fontsize=9)
+    figure.suptitle(label(found.agent), fontsize=9)
     return figure
 
 
 def table(summary: list[dict]) -> str:
     """A line per group, strength and measure."""
-    lines = [
-        f"{'agent':<64} {'kind':<12} {'strength':>8} {'measure':<16} {'at once':>9} {'1 later':>9} {'half-life':>9}"
-    ]
+    width = max(len(row["group"]) for row in summary)
+    heads = (
+        f"{'kind':<12} {'strength':>8} {'measure':<16} {'at once':>9} {'1 later':>9} {'largest':>9} {'half-life':>9}"
+    )
+    lines = [f"{'':<{width}} {heads}"]
     for row in summary:
         later = "-" if row["one_step_later"] is None else f"{row['one_step_later']:.4f}"
         life = "never" if row["half_life"] is None else row["half_life"]
-        about = f"{label(row):<64} {row['kind']:<12} {row['strength']:>8g} {row['measure']:<16}"
-        lines.append(f"{about} {row['at_once']:>9.4f} {later:>9} {life:>9}")
+        about = f"{row['group']:<{width}} {row['kind']:<12} {row['strength']:>8g} {row['measure']:<16}"
+        lines.append(f"{about} {row['at_once']:>9.4f} {later:>9} {row['largest']:>9.4f} {life:>9}")
     return "\n".join(lines)
 
 
@@ -627,35 +727,48 @@ def table(summary: list[dict]) -> str:
 
 def load_all(args: Args) -> list[Agent]:
     """Every seed of every run in every twin asked for. Raises UserError at the first that cannot be."""
-    agents = [load_agent(folder, args.step) for folder in find_runs(args.runs)]
+    agents = load_agents(args.runs, args.step)
     agents = [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
-    return [one_seed(agent, index) for agent in agents for index in range(agent.args.num_seeds)]
+    agents = [one_seed(agent, index) for agent in agents for index in range(agent.args.num_seeds)]
+    groups_of(agents)  # refuses an agent that is there twice
+    return agents
 
 
 def measure(agents: list[Agent], args: Args) -> list[Contamination]:
-    """Every kind of change asked for, done to every agent."""
-    found, longest = [], max(args.at + 1, args.first) + args.steps
-    for agent in tqdm(agents, unit="agent", disable=None):
-        trajectories = record(agent, jax.random.key(args.seed), args.episodes, longest)
-        found += [contaminate(agent, trajectories, kind, args) for kind in args.kind]
+    """Every kind of change asked for, done to every agent whose episodes last that long; the others are named.
+
+    Raises:
+        UserError: when there is none.
+    """
+    longest, found = max(args.at + 1, args.first) + args.steps, []
+    played = {
+        place: record(agent, jax.random.key(args.seed), args.episodes, longest) for place, agent in enumerate(agents)
+    }
+    jobs = [(place, kind, reaching(played[place], kind, args)) for kind in args.kind for place in played]
+    notes = [f"left out, no episode lasts that long: {agents[place].name}, {kind}" for place, kind, x in jobs if not x]
+    if len(notes) == len(jobs):
+        raise UserError(f"--at {args.at}, --first {args.first}: no episode lasts that long, use lower numbers")
+    for place, kind, trajectories in tqdm([job for job in jobs if job[2]], unit="replay", disable=None):
+        found.append(contaminate(agents[place], trajectories, kind, args))
+    print(*notes, sep="\n", end="\n" if notes else "")
     return found
 
 
 def write(out: Path, found: list[Contamination]) -> list[dict]:
     """Tables and pictures; the rows of the summary."""
-    groups: dict[tuple, list[Contamination]] = {}
-    for each in found:
-        groups.setdefault((each.kind, *each.group), []).append(each)
-    rows = [row for group in groups.values() for row in rows_of(group)]
+    rows = []
+    for kind in dict.fromkeys(each.kind for each in found):
+        of_kind = [each for each in found if each.kind == kind]
+        for name, places in groups_of([each.agent for each in of_kind]).items():
+            group = [of_kind[place] for place in places]
+            rows += rows_of(name, group)
+            figure = draw_frames(group[0])
+            if figure:
+                figure.savefig(out / f"{group[0].agent.name}__{twin_name(group[0].agent)}__{kind}.png", dpi=120)
+        draw_curves(rows, kind).savefig(out / f"{kind}.png", dpi=150)
     summary = summary_of(rows)
     write_csv(out / "contamination.csv", COLUMNS, rows)
     write_csv(out / "summary.csv", SUMMARY_COLUMNS, summary)
-    for kind in dict.fromkeys(each.kind for each in found):
-        draw_curves(rows, kind).savefig(out / f"{kind}.png", dpi=150)
-    for each in (group[0] for group in groups.values()):
-        figure = draw_frames(each)
-        if figure:
-            figure.savefig(out / f"{each.agent.folder.name}__{twin_name(each.agent)}__{each.kind}.png", dpi=120)
     return summary
 
 

@@ -14,7 +14,9 @@ import functools
 import glob
 import importlib
 import importlib.util
+import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -52,7 +54,7 @@ class UserError(Exception):
 
 @dataclass(frozen=True)
 class Args:
-    runs: tuple[str, ...] = (str(SHIPPED / "*"),)
+    runs: tuple[str, ...] = (glob.escape(str(SHIPPED)) + "/*",)
     """run folders, or patterns of them (the agents that come with the repository)"""
     out: str = ""
     """new folder for what is written; empty: analysis/evaluate-TIME"""
@@ -99,6 +101,7 @@ class Args:
 class Agent:
     """A trained network and the environment that it is asked in."""
 
+    name: str  # of the folder; no two in one call have the same
     folder: Path
     step: int  # of the checkpoint
     script: ModuleType  # the training script
@@ -110,12 +113,25 @@ class Agent:
 def find_runs(patterns: tuple[str, ...]) -> list[Path]:
     """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
     folders: dict[Path, None] = {}
-    for pattern in patterns:
-        found = sorted(path for path in map(Path, glob.glob(pattern)) if (path / "args.json").is_file())
+    for pattern in map(os.path.expanduser, patterns):
+        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
+        found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
         if not found:
             raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
         folders |= dict.fromkeys(path.resolve() for path in found)
+    if not folders:
+        raise UserError("--runs: name a run folder, or a pattern of them")
     return list(folders)
+
+
+def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
+    """The agents of all runs that the patterns name; a folder's name that was there before gets a number."""
+    agents: dict[str, Agent] = {}
+    for folder in find_runs(patterns):
+        names = (folder.name if i == 1 else f"{folder.name}-{i}" for i in itertools.count(1))
+        name = next(name for name in names if name not in agents)
+        agents[name] = dataclasses.replace(load_agent(folder, step), name=name)
+    return list(agents.values())
 
 
 def load_agent(folder: Path, step: int | None = None) -> Agent:
@@ -131,12 +147,16 @@ def load_agent(folder: Path, step: int | None = None) -> Agent:
     if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
         raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
     script = importlib.import_module(name)
+    if not hasattr(script, "load_run"):
+        raise UserError(f"{folder} was made by {name}.py, which is no training script")
     try:
         step = script.find_checkpoint(folder, step)
         saved, params = script.load_run(folder, step)
     except script.UserError as error:
         raise UserError(str(error)) from None
-    return Agent(folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise UserError(f"{folder}: its arguments do not fit {name}.py: {str(error).partition(chr(10))[0]}") from None
+    return Agent(name=folder.name, folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
 
 
 def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
@@ -150,14 +170,16 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
     has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
     if twin != "own" and not has_twins:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
+    if hasattr(saved, "partial_obs") and not has_twins:
+        args = dataclasses.replace(args, partial_obs=False)
     try:
         (shape, *rest), (other_shape, *other_rest) = (spaces_of(script, arguments) for arguments in (saved, args))
     except script.UserError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"--env-id {env_id}: {error}" if env_id else str(error)) from None
     if shape != other_shape:
-        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.folder.name} reads {shape}")
+        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.name} reads {shape}")
     if rest != other_rest:
-        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.folder.name} was trained on")
+        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.name} was trained on")
     partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
     changes = [{"partial_obs": value} for value in partial[twin]] if has_twins else [{}]
     return [dataclasses.replace(agent, args=dataclasses.replace(args, **change)) for change in changes]
@@ -188,7 +210,7 @@ def twin_name(agent: Agent) -> str:
 def describe(agent: Agent) -> dict:
     """What the tables say of an agent."""
     return {
-        "run": agent.folder.name,
+        "run": agent.name,
         "script": agent.script.SCRIPT,
         "memory": getattr(agent.args, "memory", "none"),
         "trained_env_id": agent.saved.env_id,
@@ -205,9 +227,8 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     values = np.asarray(values, float)
     if values.size < 2 or np.ptp(values) == 0:
         return float(values.mean()), float(values.mean())
-    found = stats.bootstrap(
-        (values,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(0)
-    )
+    options = {"n_resamples": RESAMPLES, "method": "percentile", "batch": max(1, 10_000_000 // values.size)}
+    found = stats.bootstrap((values,), np.mean, rng=np.random.default_rng(0), **options)
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
@@ -262,9 +283,9 @@ def policy_of(agent: Agent, sample: bool) -> Any:
 def evaluation_keys(agent: Agent, seed: int | None) -> jax.Array:
     """Keys of training's evaluation at the checkpoint's step, or of a seed of one's own; one per seed of the run."""
     script, args = agent.script, agent.args
-    args = args if seed is None else dataclasses.replace(args, seed=seed)
-    fold = script.over_seeds(jax.random.fold_in, args, (0, None))
-    return fold(script.make_keys(args)[1], agent.step)
+    if seed is not None:
+        return script.make_keys(dataclasses.replace(args, seed=seed))[1]
+    return script.over_seeds(jax.random.fold_in, args, (0, None))(script.make_keys(args)[1], agent.step)
 
 
 @functools.lru_cache
@@ -318,7 +339,7 @@ def table(played: list[Episodes]) -> str:
         means = episodes.returns.mean(axis=1)
         low, high = interval(means if means.size > 1 else episodes.returns[0])
         value, bounds = f"{means.mean():.3f} ± {episodes.returns.std():.3f}", f"{low:.3f} to {high:.3f}"
-        run = f"{episodes.agent.folder.name:<56} {twin_name(episodes.agent):<5} {means.size:>5}"
+        run = f"{episodes.agent.name:<56} {twin_name(episodes.agent):<5} {means.size:>5}"
         lines.append(f"{run} {episodes.returns.size:>8} {value:>16} {bounds:>18} {episodes.lengths.mean():>8.1f}")
     return "\n".join(lines)
 
@@ -384,13 +405,16 @@ WRITERS = {"gif": write_gif, "mp4": write_mp4}
 
 def load_all(args: Args) -> list[Agent]:
     """Every agent in every twin asked for. Raises UserError at the first that cannot be."""
-    agents = [load_agent(folder, args.step) for folder in find_runs(args.runs)]
+    agents = load_agents(args.runs, args.step)
     agents = [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
     if (args.gif or args.mp4) and not all(twin_name(agent) != "full" for agent in agents):
         raise UserError("--gif and --mp4 film popgym_arcade ids only: leave them out")
     if args.sample and not all(hasattr(agent.script, "SAMPLE") or hasattr(agent.args, "end_e") for agent in agents):
         raise UserError("--sample: one of these scripts has neither a policy nor an epsilon")
     episodes = {} if args.episodes is None else {"eval_episodes": args.episodes}
+    fewest = min(episodes.get("eval_episodes", agent.args.eval_episodes) for agent in agents)
+    if (args.gif or args.mp4) and args.films > fewest:
+        raise UserError(f"--films {args.films}: only {fewest} episodes are played")
     return [dataclasses.replace(agent, args=dataclasses.replace(agent.args, **episodes)) for agent in agents]
 
 
@@ -399,7 +423,7 @@ def write_films(args: Args, agent: Agent, out: Path) -> None:
     writers = {kind: write for kind, write in WRITERS.items() if getattr(args, kind)}
     for i, frames in enumerate(film(agent, args.films, args.sample, args.seed, args.side_by_side)):
         for kind, write in writers.items():
-            write(out / f"{agent.folder.name}__{twin_name(agent)}__{i}.{kind}", frames)
+            write(out / f"{agent.name}__{twin_name(agent)}__{i}.{kind}", frames)
 
 
 def main(args: Args) -> Path:

@@ -13,7 +13,9 @@ import dataclasses
 import functools
 import glob
 import importlib
+import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -36,10 +38,14 @@ RESAMPLES = 10_000  # of a bootstrap
 RECORD_STEPS = 32  # between two looks at whether the episodes are over
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
 MASSES = (*THIRDS, "last_frame")
-GROUP = ("script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
+VARYING = {  # from one seed of a training to another
+    *("seed", "num_seeds", "run_dir", "resume", "log_every", "eval_every", "eval_episodes", "checkpoint_every"),
+    *("capture_video", "target_return"),
+}
+GROUP = ("group", "script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
 COLUMNS = (
     *GROUP,
-    *("agents", "episodes", "length_mean"),
+    *("agents", "episodes", "episodes_left_out", "length_mean"),
     *(f"{mass}{what}" for mass in MASSES for what in ("", "_low", "_high")),
 )
 DENSITY_COLUMNS = (*GROUP, "tau_low", "tau_high", "density", "density_low", "density_high")
@@ -55,7 +61,7 @@ class UserError(Exception):
 
 @dataclass(frozen=True)
 class Args:
-    runs: tuple[str, ...] = (str(SHIPPED / "*"),)
+    runs: tuple[str, ...] = (glob.escape(str(SHIPPED)) + "/*",)
     """run folders, or patterns of them (the agents that come with the repository)"""
     out: str = ""
     """new folder for what is written; empty: analysis/recall_density-TIME"""
@@ -91,6 +97,7 @@ class Args:
 class Agent:
     """A trained network and the environment that it is asked in."""
 
+    name: str  # of the folder; no two in one call have the same
     folder: Path
     step: int  # of the checkpoint
     script: ModuleType  # the training script
@@ -102,12 +109,25 @@ class Agent:
 def find_runs(patterns: tuple[str, ...]) -> list[Path]:
     """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
     folders: dict[Path, None] = {}
-    for pattern in patterns:
-        found = sorted(path for path in map(Path, glob.glob(pattern)) if (path / "args.json").is_file())
+    for pattern in map(os.path.expanduser, patterns):
+        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
+        found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
         if not found:
             raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
         folders |= dict.fromkeys(path.resolve() for path in found)
+    if not folders:
+        raise UserError("--runs: name a run folder, or a pattern of them")
     return list(folders)
+
+
+def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
+    """The agents of all runs that the patterns name; a folder's name that was there before gets a number."""
+    agents: dict[str, Agent] = {}
+    for folder in find_runs(patterns):
+        names = (folder.name if i == 1 else f"{folder.name}-{i}" for i in itertools.count(1))
+        name = next(name for name in names if name not in agents)
+        agents[name] = dataclasses.replace(load_agent(folder, step), name=name)
+    return list(agents.values())
 
 
 def load_agent(folder: Path, step: int | None = None) -> Agent:
@@ -123,12 +143,16 @@ def load_agent(folder: Path, step: int | None = None) -> Agent:
     if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
         raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
     script = importlib.import_module(name)
+    if not hasattr(script, "load_run"):
+        raise UserError(f"{folder} was made by {name}.py, which is no training script")
     try:
         step = script.find_checkpoint(folder, step)
         saved, params = script.load_run(folder, step)
     except script.UserError as error:
         raise UserError(str(error)) from None
-    return Agent(folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise UserError(f"{folder}: its arguments do not fit {name}.py: {str(error).partition(chr(10))[0]}") from None
+    return Agent(name=folder.name, folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
 
 
 def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
@@ -142,14 +166,16 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
     has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
     if twin != "own" and not has_twins:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
+    if hasattr(saved, "partial_obs") and not has_twins:
+        args = dataclasses.replace(args, partial_obs=False)
     try:
         (shape, *rest), (other_shape, *other_rest) = (spaces_of(script, arguments) for arguments in (saved, args))
     except script.UserError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"--env-id {env_id}: {error}" if env_id else str(error)) from None
     if shape != other_shape:
-        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.folder.name} reads {shape}")
+        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.name} reads {shape}")
     if rest != other_rest:
-        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.folder.name} was trained on")
+        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.name} was trained on")
     partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
     changes = [{"partial_obs": value} for value in partial[twin]] if has_twins else [{}]
     return [dataclasses.replace(agent, args=dataclasses.replace(args, **change)) for change in changes]
@@ -180,7 +206,7 @@ def twin_name(agent: Agent) -> str:
 def describe(agent: Agent) -> dict:
     """What the tables say of an agent."""
     return {
-        "run": agent.folder.name,
+        "run": agent.name,
         "script": agent.script.SCRIPT,
         "memory": getattr(agent.args, "memory", "none"),
         "trained_env_id": agent.saved.env_id,
@@ -197,10 +223,42 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     values = np.asarray(values, float)
     if values.size < 2 or np.ptp(values) == 0:
         return float(values.mean()), float(values.mean())
-    found = stats.bootstrap(
-        (values,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(0)
-    )
+    options = {"n_resamples": RESAMPLES, "method": "percentile", "batch": max(1, 10_000_000 // values.size)}
+    found = stats.bootstrap((values,), np.mean, rng=np.random.default_rng(0), **options)
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def setting(agent: Agent) -> tuple:
+    """What the agents of a group have in common: all but their seeds, and what does not bear on what they learned."""
+    saved = {name: value for name, value in dataclasses.asdict(agent.saved).items() if name not in VARYING}
+    return agent.script.SCRIPT, *saved.items(), agent.args.env_id, twin_name(agent)
+
+
+def label(agent: Agent) -> str:
+    """A group in a few words: environment, experiment, memory, the twin it plays, and what it was trained on."""
+    memory, twin = getattr(agent.saved, "memory", "no memory"), twin_name(agent)
+    trained = twin_name(dataclasses.replace(agent, args=agent.saved))
+    elsewhere = (agent.saved.env_id, trained) != (agent.args.env_id, twin)
+    return f"{agent.args.env_id}, {agent.saved.exp_name}, {memory}, {twin}" + (
+        f" (trained on {agent.saved.env_id} {trained})" if elsewhere else ""
+    )
+
+
+def groups_of(agents: list[Agent]) -> dict[str, list[int]]:
+    """Places of the agents in their list, by group, under a label of its own. Raises UserError where one is twice."""
+    groups: dict[tuple, list[int]] = {}
+    for place, agent in enumerate(agents):
+        groups.setdefault(setting(agent), []).append(place)
+    labels: dict[str, list[int]] = {}
+    for places in groups.values():
+        seeds: dict[int, Agent] = {}
+        for agent in (agents[place] for place in places):
+            if seeds.setdefault(agent.args.seed, agent) is not agent:
+                both = f"{seeds[agent.args.seed].folder} and {agent.folder}"
+                raise UserError(f"seed {agent.args.seed} of one training is there twice, in {both}: leave one out")
+        name = label(agents[places[0]])
+        labels[f"{name} ({agents[places[0]].name})" if name in labels else name] = places
+    return labels
 
 
 @contextlib.contextmanager
@@ -325,9 +383,8 @@ def action_values(output: Any) -> jax.Array:
 
 @functools.lru_cache
 def norm_program(script: ModuleType, args: Any, norm: str):
-    """norms(params, obs[T, ...], prev_action, start, n) -> [T], the norm of the gradient of all action values at n."""
+    """norms(params, obs[T, ...], prev_action, start, n) -> [A, T], norms of the gradient of each action value at n."""
     network, _, _ = script.make_actor(args)
-    size = jnp.abs if norm == "l1" else jnp.square
 
     def norms(params, obs, prev_action, start, n):
         scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
@@ -340,11 +397,14 @@ def norm_program(script: ModuleType, args: Any, norm: str):
         y, pull_back = jax.vjp(values, obs.astype(jnp.float32) / scale)
 
         def of_action(cotangent):
-            return size(pull_back(cotangent)[0]).reshape(len(obs), -1).sum(axis=1)
+            size = jnp.abs(pull_back(cotangent)[0].reshape(len(obs), -1))
+            if norm == "l1":
+                return size.sum(axis=1)
+            largest = size.max(axis=1)  # the squares of a saturated policy's gradient would vanish in float32
+            return largest * jnp.linalg.norm(size / jnp.where(largest > 0, largest, 1)[:, None], axis=1)
 
         # one action after the other: the gradients of a long episode of frames would not fit all at once
-        total = jax.lax.map(of_action, jnp.eye(y.size)).sum(axis=0)
-        return total if norm == "l1" else jnp.sqrt(total)
+        return jax.lax.map(of_action, jnp.eye(y.size))
 
     return jax.jit(norms)
 
@@ -358,15 +418,16 @@ def recall_density(agent: Agent, trajectory: Trajectory, norm: str = "l2") -> np
     """delta_t = g_t / sum g, float64 [T], with g_t the norm of the gradient at the last step n with respect to o_t.
 
     The gradient is that of `saliency.gradient_saliency`: d y(s_n, a) / d o_t of all actions a, y being Q, a policy's
-    probability or a continuous policy's mean, o_t a frame with values from 0 to 1. Sums to 1, unless nothing matters
-    to the last decision: then all is 0. Wang et al. 2025, https://arxiv.org/abs/2503.01450.
+    probability or a continuous policy's mean, o_t a frame with values from 0 to 1. Sums to 1; nan where nothing matters
+    to the last decision. Wang et al. 2025, https://arxiv.org/abs/2503.01450.
     """
     program = norm_program(agent.script, dataclasses.replace(agent.args, seed=0), norm)
     length = 2 ** max(5, (len(trajectory) - 1).bit_length())  # few lengths, few programs
     met = observations(agent, trajectory), trajectory.prev_action, trajectory.start
     norms = np.asarray(program(agent.params, *(padded(x, length) for x in met), len(trajectory) - 1), float)
-    norms = norms[: len(trajectory)]  # what comes after the last step is zero
-    return norms / max(norms.sum(), np.finfo(float).tiny)
+    norms = norms[:, : len(trajectory)]  # what comes after the last step is zero
+    total = norms.sum(axis=0) if norm == "l1" else np.linalg.norm(norms, axis=0)
+    return total / total.sum() if total.any() else np.full(len(total), np.nan)
 
 
 def normalised_time(length: int) -> np.ndarray:
@@ -374,14 +435,15 @@ def normalised_time(length: int) -> np.ndarray:
     return np.arange(length) / (length - 1) if length > 1 else np.ones(1)
 
 
-def histogram(delta: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Mass of delta[T] between the edges over normalised time, [bins]; the last interval has its right end."""
-    return np.histogram(normalised_time(len(delta)), edges, weights=delta)[0]
+def density_of(delta: np.ndarray, bins: int) -> np.ndarray:
+    """Density [bins] of delta[T] over the episode, every step taking an equal part of it; its integral is 1."""
+    reached = np.interp(np.linspace(0, 1, bins + 1), np.linspace(0, 1, len(delta) + 1), [0, *np.cumsum(delta)])
+    return bins * np.diff(reached)
 
 
 def masses(delta: np.ndarray) -> dict[str, float]:
     """Mass of delta[T] in [0, .33), [.33, .66) and [.66, 1], and of the last frame alone."""
-    found = histogram(delta, np.array([0, 0.33, 0.66, 1])).tolist()
+    found = np.histogram(normalised_time(len(delta)), [0, 0.33, 0.66, 1], weights=delta)[0].tolist()
     return dict(zip(MASSES, [*found, float(delta[-1])], strict=True))
 
 
@@ -390,41 +452,49 @@ class Recall:
     """The recall densities of one agent in one twin."""
 
     agent: Agent  # without a seed axis
-    deltas: list[np.ndarray]  # float64 [T] of each episode
-
-    @property
-    def group(self) -> tuple:
-        """What is compared: agents that differ in their seed or run alone are of one group."""
-        return tuple(describe(self.agent)[name] for name in GROUP)
+    deltas: list[np.ndarray]  # float64 [T] of each episode to whose last decision anything matters
+    blind: int = 0  # the other episodes
 
 
 def mean_and_interval(recalls: list[Recall], measure) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean of measure(delta) -> [K], 95% bootstrap interval, [K] each: over agents, or over episodes of an only one.
 
-    Every agent counts the same, however many episodes it has.
+    Every agent counts the same, however many episodes it has; one without any is left out.
     """
+    recalls = [recall for recall in recalls if recall.deltas]
+    if not recalls:
+        size = np.shape(measure(np.ones(1)))
+        return (np.full(size, np.nan),) * 3
     each = [np.stack([measure(delta) for delta in recall.deltas]) for recall in recalls]  # [episodes, K]
     units = each[0] if len(each) == 1 else np.stack([values.mean(axis=0) for values in each])
     low, high = np.transpose([interval(column) for column in units.T])
     return units.mean(axis=0), low, high
 
 
-def row_of(recalls: list[Recall]) -> dict:
+def about_group(group: str, recalls: list[Recall]) -> dict:
+    """The columns that say what a group is."""
+    about = describe(recalls[0].agent) | {"group": group}
+    return {name: about[name] for name in GROUP}
+
+
+def row_of(group: str, recalls: list[Recall]) -> dict:
     """A group's row of `recall_density.csv`."""
     mean, low, high = mean_and_interval(recalls, lambda delta: np.array(list(masses(delta).values())))
     lengths = [len(delta) for recall in recalls for delta in recall.deltas]
-    row = dict(zip(GROUP, recalls[0].group, strict=True))
-    row |= {"agents": len(recalls), "episodes": len(lengths), "length_mean": np.mean(lengths)}
+    row = about_group(group, recalls)
+    blind = sum(recall.blind for recall in recalls)
+    row |= {"agents": len(recalls), "episodes": len(lengths), "episodes_left_out": blind}
+    row |= {"length_mean": np.mean(lengths) if lengths else np.nan}
     for i, mass in enumerate(MASSES):
         row |= {mass: mean[i], f"{mass}_low": low[i], f"{mass}_high": high[i]}
     return row
 
 
-def density_rows_of(recalls: list[Recall], bins: int) -> list[dict]:
+def density_rows_of(group: str, recalls: list[Recall], bins: int) -> list[dict]:
     """A group's rows of `density.csv`: the expected density over normalised time, whose integral is 1."""
     edges = np.linspace(0, 1, bins + 1)
-    density = mean_and_interval(recalls, lambda delta: bins * histogram(delta, edges))
-    about = dict(zip(GROUP, recalls[0].group, strict=True))
+    density = mean_and_interval(recalls, lambda delta: density_of(delta, bins))
+    about = about_group(group, recalls)
     names = "tau_low", "tau_high", "density", "density_low", "density_high"
     columns = zip(edges[:-1], edges[1:], *density, strict=True)
     return [about | dict(zip(names, numbers, strict=True)) for numbers in columns]
@@ -438,19 +508,6 @@ def episode_rows_of(recall: Recall) -> list[dict]:
 
 
 # ----------------------------------------------------------------------------------------------------------- pictures
-
-
-def label(row: dict) -> str:
-    """A group in a few words: the memory, or the algorithm without one; the twin it plays, and was trained on."""
-    name = row["memory"] if row["memory"] != "none" else "no memory"
-    elsewhere = "" if row["partial_obs"] == row["trained_partial_obs"] else f"\n(from {trained_twin(row)})"
-    return f"{name}\n{row['script']}\n{row['twin']}{elsewhere}"
-
-
-def trained_twin(row: dict) -> str:
-    """The twin that a group was trained on."""
-    own = "pomdp" if row["trained_partial_obs"] else "mdp"
-    return "full" if row["twin"] == "full" else own
 
 
 def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
@@ -468,7 +525,7 @@ def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
         for row, density in of_id:
             middle = [(part["tau_low"] + part["tau_high"]) / 2 for part in density]
             low, mean, high = ([part[name] for part in density] for name in ("density_low", "density", "density_high"))
-            line = curves.plot(middle, mean, marker=".", label=label(row).replace("\n", " "))[0]
+            line = curves.plot(middle, mean, marker=".", label=row["group"].partition(", ")[2])[0]
             curves.fill_between(middle, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
         curves.set(xlabel="normalised time of the frame, t / n", xlim=(0, 1))
         curves.legend(fontsize=7)
@@ -476,6 +533,11 @@ def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
     grid[0, 0].set_ylabel("share of the gradient\nof the last decision")
     grid[1, 0].set_ylabel("recall density")
     return figure
+
+
+def tick(row: dict) -> str:
+    """A group's name below its bars, without the environment, in lines."""
+    return row["group"].partition(", ")[2].replace(", ", "\n").replace(" (", "\n(")
 
 
 def draw_thirds(axes: Any, rows: list[dict]) -> None:
@@ -488,7 +550,7 @@ def draw_thirds(axes: Any, rows: list[dict]) -> None:
         axes.bar(places, means, 0.25, yerr=np.maximum(errors, 0), capsize=2, color=colour, label=f"{low} to {high}")
     places = np.arange(len(rows)) + 0.27
     axes.plot(places, [row["last_frame"] for row in rows], "wD", markeredgecolor="black", label="t = n alone")
-    axes.set_xticks(range(len(rows)), [label(row) for row in rows], fontsize=8)
+    axes.set_xticks(range(len(rows)), [tick(row) for row in rows], fontsize=8)
     axes.set(ylim=(0, 1.45), yticks=np.linspace(0, 1, 6), xlim=(-0.5, len(rows) - 0.5))
     axes.legend(title="t / n", fontsize=7, title_fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.02))
     axes.grid(axis="y", alpha=0.3)
@@ -499,9 +561,11 @@ def draw_thirds(axes: Any, rows: list[dict]) -> None:
 
 def load_all(args: Args) -> list[Agent]:
     """Every seed of every run in every twin asked for. Raises UserError at the first that cannot be."""
-    agents = [load_agent(folder, args.step) for folder in find_runs(args.runs)]
+    agents = load_agents(args.runs, args.step)
     agents = [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
-    return [one_seed(agent, index) for agent in agents for index in range(agent.args.num_seeds)]
+    agents = [one_seed(agent, index) for agent in agents for index in range(agent.args.num_seeds)]
+    groups_of(agents)  # refuses an agent that is there twice
+    return agents
 
 
 def measure(agents: list[Agent], args: Args) -> list[Recall]:
@@ -513,42 +577,42 @@ def measure(agents: list[Agent], args: Args) -> list[Recall]:
             for trajectory in record(agent, jax.random.key(args.seed), args.episodes):
                 deltas.append(recall_density(agent, trajectory, args.norm))
                 bar.update()
-            recalls.append(Recall(agent, deltas))
+            told = [delta for delta in deltas if not np.isnan(delta).any()]
+            recalls.append(Recall(agent, told, len(deltas) - len(told)))
     return recalls
+
+
+def filled_up(recall: Recall) -> np.ndarray:
+    """The densities as one array [episodes, steps], nan after an episode's end."""
+    longest = max(map(len, recall.deltas), default=0)
+    ends = [np.pad(delta, (0, longest - len(delta)), constant_values=np.nan) for delta in recall.deltas]
+    return np.stack(ends) if ends else np.empty((0, 0))
 
 
 def write(out: Path, recalls: list[Recall], bins: int) -> list[dict]:
     """Tables, picture and the densities themselves; the rows of the groups."""
-    groups: dict[tuple, list[Recall]] = {}
-    for recall in recalls:
-        groups.setdefault(recall.group, []).append(recall)
-    rows = [row_of(group) for group in groups.values()]
-    densities = [density_rows_of(group, bins) for group in groups.values()]
+    places = groups_of([recall.agent for recall in recalls])
+    groups = {label: [recalls[place] for place in group] for label, group in places.items()}
+    rows = [row_of(label, group) for label, group in groups.items()]
+    densities = [density_rows_of(label, group, bins) for label, group in groups.items()]
     write_csv(out / "recall_density.csv", COLUMNS, rows)
     write_csv(out / "density.csv", DENSITY_COLUMNS, sum(densities, []))
     write_csv(out / "episodes.csv", EPISODE_COLUMNS, sum(map(episode_rows_of, recalls), []))
-    longest = max(len(delta) for recall in recalls for delta in recall.deltas)
-    arrays = {
-        f"{recall.agent.folder.name}__seed_{recall.agent.args.seed}__{twin_name(recall.agent)}": np.stack(
-            [np.pad(delta, (0, longest - len(delta)), constant_values=np.nan) for delta in recall.deltas]
-        )
-        for recall in recalls
-    }
-    np.savez_compressed(out / "deltas.npz", **arrays)
+    names = [f"{one.agent.name}__seed_{one.agent.args.seed}__{twin_name(one.agent)}" for one in recalls]
+    np.savez_compressed(out / "deltas.npz", **dict(zip(names, map(filled_up, recalls), strict=True)))
     draw(rows, densities).savefig(out / "recall_density.png", dpi=150)
     return rows
 
 
 def table(rows: list[dict]) -> str:
-    """A line per group: mass of each third with its interval."""
-    lines = [
-        f"{'environment':<18} {'script':<12} {'memory':<10} {'trained':<7} {'on':<5} {'agents':>6} {'episodes':>8}"
-        + "".join(f"{mass.replace('_', ' '):>24}" for mass in MASSES)
-    ]
+    """A line per group: its masses with their intervals, over its agents, or over the episodes of an only one."""
+    width = max(len(row["group"]) for row in rows)
+    heads = "".join(f"{mass.replace('_', ' '):>22}" for mass in MASSES)
+    lines = [f"{'':<{width}} {'agents':>6} {'episodes':>8}{heads}"]
     for row in rows:
-        about = f"{row['env_id']:<18} {row['script']:<12} {row['memory']:<10} {trained_twin(row):<7} {row['twin']:<5}"
-        cells = [f"{row[t]:.3f} ({row[f'{t}_low']:.3f}, {row[f'{t}_high']:.3f})" for t in MASSES]
-        lines.append(f"{about} {row['agents']:>6} {row['episodes']:>8}" + "".join(f"{cell:>24}" for cell in cells))
+        cells = [f"{row[mass]:.3f} ({row[f'{mass}_low']:.3f}, {row[f'{mass}_high']:.3f})" for mass in MASSES]
+        numbers = f"{row['agents']:>6} {row['episodes']:>8}"
+        lines.append(f"{row['group']:<{width}} {numbers}" + "".join(f"{cell:>22}" for cell in cells))
     return "\n".join(lines)
 
 

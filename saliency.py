@@ -16,8 +16,10 @@ import functools
 import glob
 import importlib
 import io
+import itertools
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +42,7 @@ from tqdm import tqdm
 SCRIPT = Path(__file__).stem
 SHIPPED = Path(__file__).parent / "agents"
 RECORD_STEPS = 32  # between two looks at whether the episodes are over
+MAX_BYTES = 4e9  # of one twin's maps
 ACTIONS = ("up", "down", "left", "right", "fire")  # of popgym_arcade's ids
 
 
@@ -52,7 +55,7 @@ class UserError(Exception):
 
 @dataclass(frozen=True)
 class Args:
-    runs: tuple[str, ...] = (str(SHIPPED / "*"),)
+    runs: tuple[str, ...] = (glob.escape(str(SHIPPED)) + "/*",)
     """run folders, or patterns of them (the agents that come with the repository)"""
     out: str = ""
     """new folder for what is written; empty: analysis/saliency-TIME"""
@@ -97,6 +100,9 @@ class Args:
             raise UserError(f"--lag {' '.join(map(str, self.lag))}: use numbers from 0 to {at}, the step explained")
         if not self.kind:
             raise UserError("--kind: use gradient, perturbation, or both")
+        for name in ("kind", "lag"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise UserError(f"--{name} {' '.join(map(str, getattr(self, name)))}: name each once")
         return self
 
 
@@ -107,6 +113,7 @@ class Args:
 class Agent:
     """A trained network and the environment that it is asked in."""
 
+    name: str  # of the folder; no two in one call have the same
     folder: Path
     step: int  # of the checkpoint
     script: ModuleType  # the training script
@@ -118,12 +125,25 @@ class Agent:
 def find_runs(patterns: tuple[str, ...]) -> list[Path]:
     """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
     folders: dict[Path, None] = {}
-    for pattern in patterns:
-        found = sorted(path for path in map(Path, glob.glob(pattern)) if (path / "args.json").is_file())
+    for pattern in map(os.path.expanduser, patterns):
+        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
+        found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
         if not found:
             raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
         folders |= dict.fromkeys(path.resolve() for path in found)
+    if not folders:
+        raise UserError("--runs: name a run folder, or a pattern of them")
     return list(folders)
+
+
+def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
+    """The agents of all runs that the patterns name; a folder's name that was there before gets a number."""
+    agents: dict[str, Agent] = {}
+    for folder in find_runs(patterns):
+        names = (folder.name if i == 1 else f"{folder.name}-{i}" for i in itertools.count(1))
+        name = next(name for name in names if name not in agents)
+        agents[name] = dataclasses.replace(load_agent(folder, step), name=name)
+    return list(agents.values())
 
 
 def load_agent(folder: Path, step: int | None = None) -> Agent:
@@ -139,12 +159,16 @@ def load_agent(folder: Path, step: int | None = None) -> Agent:
     if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
         raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
     script = importlib.import_module(name)
+    if not hasattr(script, "load_run"):
+        raise UserError(f"{folder} was made by {name}.py, which is no training script")
     try:
         step = script.find_checkpoint(folder, step)
         saved, params = script.load_run(folder, step)
     except script.UserError as error:
         raise UserError(str(error)) from None
-    return Agent(folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise UserError(f"{folder}: its arguments do not fit {name}.py: {str(error).partition(chr(10))[0]}") from None
+    return Agent(name=folder.name, folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
 
 
 def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
@@ -158,14 +182,16 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
     has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
     if twin != "own" and not has_twins:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
+    if hasattr(saved, "partial_obs") and not has_twins:
+        args = dataclasses.replace(args, partial_obs=False)
     try:
         (shape, *rest), (other_shape, *other_rest) = (spaces_of(script, arguments) for arguments in (saved, args))
     except script.UserError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"--env-id {env_id}: {error}" if env_id else str(error)) from None
     if shape != other_shape:
-        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.folder.name} reads {shape}")
+        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.name} reads {shape}")
     if rest != other_rest:
-        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.folder.name} was trained on")
+        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.name} was trained on")
     partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
     changes = [{"partial_obs": value} for value in partial[twin]] if has_twins else [{}]
     return [dataclasses.replace(agent, args=dataclasses.replace(args, **change)) for change in changes]
@@ -477,7 +503,8 @@ def pictures_of(obs: np.ndarray) -> np.ndarray:
     if obs.dtype == np.uint8 and obs.ndim == 4 and obs.shape[-1] == 3:
         return obs
     x = obs.astype(float)
-    x = (x - x.min(axis=0)) / np.maximum(np.ptp(x, axis=0), 1e-9)
+    axes = None if x.ndim > 2 else 0  # every number of a vector has a scale of its own
+    x = (x - x.min(axis=axes)) / np.maximum(np.ptp(x, axis=axes), 1e-9)
     if x.ndim == 4:
         colours = matplotlib.colormaps["tab10"](np.arange(x.shape[-1]) % 10)[:, :3]
         return (255 * np.minimum(x @ colours, 1)).astype(np.uint8)
@@ -485,9 +512,10 @@ def pictures_of(obs: np.ndarray) -> np.ndarray:
 
 
 def on_grid(x: np.ndarray) -> np.ndarray:
-    """Numbers [T, F] as near-square pictures [T, h, w], filled up with zeros; what has two axes more stays."""
+    """Numbers [T] or [T, F] as near-square pictures [T, h, w], filled up with zeros; what has two axes more stays."""
     if x.ndim > 2:
         return x
+    x = x.reshape(len(x), -1)
     width = math.isqrt(x.shape[-1] - 1) + 1
     height = -(-x.shape[-1] // width)
     return np.pad(x, ((0, 0), (0, height * width - x.shape[-1]))).reshape(len(x), height, width)
@@ -495,7 +523,7 @@ def on_grid(x: np.ndarray) -> np.ndarray:
 
 def map_pictures(found: GradientSaliency) -> np.ndarray:
     """float32 [T, T, h, w]: the maps with the shape of `pictures_of(obs)`."""
-    return np.stack([on_grid(maps) for maps in found.maps])
+    return found.maps if found.maps.ndim > 3 else np.stack([on_grid(maps) for maps in found.maps])
 
 
 def spread(steps: int, columns: int) -> list[int]:
@@ -530,7 +558,7 @@ def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> F
     norm = colour_scale([maps[np.ix_(steps[-1:] if last_only else steps, steps)] for _, maps, steps in shown])
     rows = [(each, maps, steps, n) for each, maps, steps in shown for n in [None, *steps[-1 if last_only else 0 :]]]
     width = max(len(steps) for *_, steps in shown)
-    figure = Figure(figsize=(1.15 * width + 1.3, 1.2 * len(rows) + 0.5), layout="constrained")
+    figure = Figure(figsize=(max(1.15 * width + 1.3, 5), 1.2 * len(rows) + 0.5), layout="constrained")
     grid = figure.subplots(len(rows), width, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
@@ -554,8 +582,11 @@ def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> F
 
 
 def title_of(agent: Agent) -> str:
-    """Environment, twin of the training, script, memory, seed: a run folder's name without the time."""
-    return agent.folder.name.rpartition("__")[0].replace("__", " · ")
+    """What is played, and by which agent."""
+    trained = dataclasses.replace(agent, args=dataclasses.replace(agent.saved, num_seeds=1, seed=agent.args.seed))
+    about = trained.args.env_id, twin_name(trained), trained.args.exp_name, getattr(trained.args, "memory", "no memory")
+    played = "" if agent.args.env_id == trained.args.env_id else f"{agent.args.env_id}, by "
+    return played + " · ".join([*about, f"seed {trained.args.seed}"])
 
 
 def laid_over(picture: np.ndarray, strength: np.ndarray) -> np.ndarray:
@@ -572,16 +603,18 @@ def enlarged(picture: np.ndarray, side: int) -> Image.Image:
 
 
 def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
-    """A picture for each n: a row for each twin, what is seen at n, then earlier frames with their maps over them."""
+    """A picture for each n: a row for each twin, what is seen at n, then earlier frames with their maps over them.
+
+    It ends with the shorter of two episodes. Every n has colours of its own.
+    """
     steps = min(len(each.obs) for each in found)
     shown = [(each, pictures_of(each.obs), map_pictures(each)) for each in found]
-    norms = [colour_scale([maps[:steps, :steps]]) for *_, maps in shown]
     font, images, side, head = ImageFont.load_default(14), [], 128, 22
     for n in range(steps):
         image = Image.new("RGB", ((side + 6) * (columns + 1), (side + head) * len(shown)), "white")
         draw = ImageDraw.Draw(image)
-        for row, ((each, pictures, maps), norm) in enumerate(zip(shown, norms, strict=True)):
-            top = row * (side + head)
+        for row, (each, pictures, maps) in enumerate(shown):
+            top, norm = row * (side + head), colour_scale([maps[n, : n + 1]])
             draw.text((2, top + 2), f"{twin_name(each.agent)}: n = {n}", "black", font)
             image.paste(enlarged(pictures[n], side), (0, top + head))
             for column, t in enumerate(recent(n + 1, columns), 1):
@@ -594,12 +627,14 @@ def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
 
 
 def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
-    """A row for each frame that was blurred: the frame, red (policy) and blue (value) over it, and both alone."""
+    """A row for each frame that was blurred: the frame, red (policy) and blue (value) over it, and both alone.
+
+    Every map has a scale of its own, beside it.
+    """
     figure = Figure(figsize=(10, 2.6 * len(found) + 0.4), layout="constrained")
     grid = figure.subplots(len(found), 4, squeeze=False)
-    tops = [max(max(getattr(each, name).max() for each in found), 1e-30) for name in ("policy", "value")]
     for line, each in zip(grid, found, strict=True):
-        side = each.frame.shape[0]
+        side, tops = each.frame.shape[0], [max(scores.max(), 1e-30) for scores in (each.policy, each.value)]
         policy, value = (resized(x / top, side) for x, top in zip((each.policy, each.value), tops, strict=True))
         grey = each.frame.mean(axis=-1) / 255 * 0.5
         over = np.stack([grey + policy, grey, grey + value], axis=-1).clip(0, 1)
@@ -650,7 +685,7 @@ def page_data(found: GradientSaliency) -> dict:
     for n, peak in enumerate(peaks):
         root = np.sqrt(np.minimum(maps[n, : n + 1] / peak, 1))
         sheets.append(data_uri(sheet(np.rint(255 * root).astype(np.uint8))))
-    output = "probability" if not hasattr(found.agent.args, "q_lambda") else "action value"
+    output = "action value" if "q" in found.agent.script.Output.__annotations__ else "probability"
     discrete = found.trajectory.action.ndim == 1
     count = found.values.shape[1]
     names = ACTIONS if count == len(ACTIONS) and twin_name(found.agent) != "full" else [str(i) for i in range(count)]
@@ -843,20 +878,37 @@ async function show() {
 def load_all(args: Args) -> list[list[Agent]]:
     """For every run, one seed of it in every twin asked for. Raises UserError at the first that cannot be."""
     loaded = []
-    for agent in (load_agent(folder, args.step) for folder in find_runs(args.runs)):
+    for agent in load_agents(args.runs, args.step):
         if args.seed_index >= agent.args.num_seeds:
-            raise UserError(f"--seed-index {args.seed_index}: {agent.folder.name} has {agent.args.num_seeds} seeds")
-        loaded.append([one_seed(twin, args.seed_index) for twin in in_twins(agent, args.twin, args.env_id)])
-        env, env_params = agent.script.make_env(loaded[-1][0].args)
-        space = env.observation_space(env_params)
-        if "perturbation" in args.kind and not (space.dtype == jnp.uint8 and len(space.shape) == 3):
-            raise UserError(f"--kind perturbation blurs frames, and {loaded[-1][0].args.env_id} has none: use gradient")
+            raise UserError(f"--seed-index {args.seed_index}: {agent.name} has {agent.args.num_seeds} seeds")
+        twins = [one_seed(twin, args.seed_index) for twin in in_twins(agent, args.twin, args.env_id)]
+        shape, dtype, *_ = spaces_of(agent.script, twins[0].args)
+        if "perturbation" in args.kind and not (dtype == jnp.uint8 and len(shape) == 3):
+            raise UserError(f"--kind perturbation blurs frames, and {twins[0].args.env_id} has none: use gradient")
+        size = 4 * args.steps**2 * math.prod(shape[:2])
+        if "gradient" in args.kind and size > MAX_BYTES:
+            most = int(args.steps * math.sqrt(MAX_BYTES / size))
+            raise UserError(f"--steps {args.steps}: the maps would take {size / 1e9:.0f} GB a twin, use {most} or less")
+        loaded.append(twins)
     return loaded
+
+
+def play(agents: list[Agent], args: Args) -> list[Trajectory]:
+    """An episode in each twin. Raises UserError when it ends before a step that is asked for."""
+    trajectories = []
+    for agent in agents:
+        trajectories += record(agent, jax.random.key(args.seed), 1, args.steps)
+        length = len(trajectories[-1])
+        at = length - 1 if args.at is None else args.at
+        if "perturbation" in args.kind and not max(args.lag) <= at < length:
+            told = f"--at {at}" if at >= length else f"--lag {max(args.lag)}"
+            raise UserError(f"{told}: the episode of {agent.name} ({twin_name(agent)}) has {length} steps")
+    return trajectories
 
 
 def write_gradients(out: Path, found: list[GradientSaliency], columns: int) -> None:
     """Grid, line, film and page of a run's twins together, and the numbers of each as NPZ."""
-    name = found[0].agent.folder.name
+    name = found[0].agent.name
     draw_maps(found, columns, last_only=False).savefig(out / f"{name}__grid.png", dpi=120)
     draw_maps(found, columns, last_only=True).savefig(out / f"{name}__line.png", dpi=150)
     images = film(found, columns)
@@ -870,25 +922,22 @@ def write_gradients(out: Path, found: list[GradientSaliency], columns: int) -> N
 
 def write_perturbations(out: Path, found: list[PerturbationSaliency]) -> None:
     """One picture of all twins and lags of a run, and the numbers of each as NPZ."""
-    name = found[0].agent.folder.name
+    name = found[0].agent.name
     draw_perturbation(found).savefig(out / f"{name}__perturbation.png", dpi=150)
     for each in found:
         path = out / f"{name}__{twin_name(each.agent)}__perturbation_{each.at}_{each.lag}.npz"
         np.savez_compressed(path, frame=each.frame, at=each.at, lag=each.lag, policy=each.policy, value=each.value)
 
 
-def explain(agents: list[Agent], args: Args, out: Path) -> list[str]:
+def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out: Path) -> list[str]:
     """Everything asked for of one run, in each of its twins; lines for the reader."""
-    key, lines, gradients, perturbations = jax.random.key(args.seed), [], [], []
-    for agent in agents:
-        (trajectory,) = record(agent, jax.random.clone(key), 1, args.steps)
-        about = f"{agent.folder.name:<56} {twin_name(agent):<5} {len(trajectory):>5}"
+    lines, gradients, perturbations = [], [], []
+    for agent, trajectory in zip(agents, trajectories, strict=True):
         if "gradient" in args.kind:
             gradients.append(gradient_saliency(agent, trajectory))
-            last = gradients[-1].shares[-1]
-            lines.append(f"{about} {last[0]:>9.1%} {last[1:-1].sum():>9.1%} {last[-1]:>9.1%}")
-        at = min(len(trajectory) - 1, args.steps if args.at is None else args.at)
-        for lag in (lag for lag in args.lag if "perturbation" in args.kind and lag <= at):
+            lines.append(line_of(gradients[-1]))
+        at = len(trajectory) - 1 if args.at is None else args.at
+        for lag in args.lag if "perturbation" in args.kind else ():
             widths = args.stride, args.mask_sigma, args.blur_sigma
             perturbations.append(perturbation_saliency(agent, trajectory, at, lag, *widths))
     if gradients:
@@ -898,14 +947,23 @@ def explain(agents: list[Agent], args: Args, out: Path) -> list[str]:
     return lines
 
 
+def line_of(found: GradientSaliency) -> str:
+    """A line of the table: shares of the last decision's frame, the four before it, and the rest."""
+    shares = found.shares[-1]
+    about = f"{found.agent.name:<56} {twin_name(found.agent):<5} {len(shares):>5}"
+    return f"{about} {shares[:-5].sum():>9.1%} {shares[-5:-1].sum():>9.1%} {shares[-1]:>9.1%}"
+
+
 def main(args: Args) -> Path:
     """Plays, explains, prints a table and writes; returns the folder."""
     loaded = load_all(args.checked())
+    played = [play(agents, args) for agents in loaded]
     with new_folder(args.out) as out:
-        lines = [line for agents in loaded for line in explain(agents, args, out)]
+        jobs = zip(loaded, played, strict=True)
+        lines = [line for agents, trajectories in jobs for line in explain(agents, trajectories, args, out)]
     if lines:
         print("shares of the frames in the gradient of the last decision")
-        print(f"{'run':<56} {'on':<5} {'steps':>5} {'first':>9} {'between':>9} {'last':>9}", *lines, sep="\n")
+        print(f"{'run':<56} {'on':<5} {'steps':>5} {'earlier':>9} {'last four':>9} {'itself':>9}", *lines, sep="\n")
     print(f"written to {out}")
     return out
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 OWN = {
     *("Args", "SCRIPT", "COLUMNS", "EPISODE_COLUMNS", "MEASURES"),
     *("load_all", "main", "measure", "write", "table", "rows_of", "episode_rows_of", "row_of"),
-    *("film", "draw", "label", "title_of"),
+    *("film", "draw", "play"),
 }
 
 
@@ -108,11 +108,12 @@ def test_what_is_no_run_is_refused(name, run, tmp_path):
     (tmp_path / "empty").mkdir()
     refused(name, "no run folder there", out, runs=(str(tmp_path / "empty"),))
     refused(name, "no run folder there", out, runs=(str(run), str(tmp_path / "*.json")))
-    for i, text in enumerate(("", "[]", "{}", '{"script": 3}')):
+    refused(name, "name a run folder", out, runs=())
+    for i, text in enumerate(("", "[]", "{}", '{"script": 3}', '{"script": "evaluate", "args": {}}')):
         broken = tmp_path / str(i)
         broken.mkdir()
         (broken / "args.json").write_text(text)
-        refused(name, "args.json cannot be read|not beside", out, runs=(str(broken),))
+        refused(name, "args.json cannot be read|not beside|no training script", out, runs=(str(broken),))
 
 
 @pytest.mark.parametrize("name", PLAYERS)
@@ -130,6 +131,8 @@ def test_a_run_that_does_not_fit_its_script_is_refused(name, run, tmp_path):
     )
     refused(name, "--wings, which this pqn_mlp.py does not have", out, **changed(args=about["args"] | {"wings": 2}))
     refused(name, "--env-id 'Chess' is unknown", out, **changed(args=about["args"] | {"env_id": "Chess"}))
+    for strange in ({"hidden_size": "abc"}, {"num_envs": None}, {"env_params": [1]}):
+        refused(name, "do not fit pqn_mlp.py|env-params", out, **changed(args=about["args"] | strange))
     refused(name, "no sound checkpoint of step 3", out, **changed(), step=3)
     shutil.rmtree(copied / "checkpoints")
     refused(name, "no sound checkpoint", out, **changed())
@@ -184,6 +187,21 @@ def test_one_seed_of_a_run_with_several(tmp_path):
         for mine, leaf in zip(jax.tree.leaves(alone.params), jax.tree.leaves(params), strict=True):
             np.testing.assert_array_equal(mine, leaf + i)
     assert evaluate.one_seed(alone, 0) is alone
+
+
+def test_a_valid_run_on_the_command_line(run, tmp_path):
+    command = [sys.executable, ROOT / "evaluate.py", "--runs", run.name, "--episodes", "2", "--out", tmp_path / "out"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=run.parent)
+    assert done.returncode == 0 and run.name in done.stdout and (tmp_path / "out" / "evaluate.csv").is_file()
+
+
+def test_odd_names_of_folders(run, tmp_path, monkeypatch):
+    odd = Path(shutil.copytree(run, tmp_path / "home" / "a[1]b"))
+    assert evaluate.find_runs((str(odd),)) == [odd]
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert evaluate.find_runs(("~/*",)) == [odd]
+    agents = evaluate.load_agents((str(run), str(shutil.copytree(run, tmp_path / run.name))))
+    assert [agent.name for agent in agents] == [run.name, f"{run.name}-2"]
 
 
 def test_patterns_name_each_run_once(run):

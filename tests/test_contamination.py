@@ -28,7 +28,7 @@ def agent_of(folder, name="pqn_rnn", **changes):
 
 def found_of(agent, kind, args=ARGS):
     trajectories = contamination.record(agent, jax.random.key(0), args.episodes, 12)
-    return contamination.contaminate(agent, trajectories, kind, args)
+    return contamination.contaminate(agent, contamination.reaching(trajectories, kind, args), kind, args)
 
 
 PIXELS = {"env_id": "SkittlesEasy", "partial_obs": True}
@@ -62,7 +62,12 @@ def test_the_replay_equals_a_slow_one(folder, name, kind):
     network = agent.script.make_actor(agent.args)[0]
     obs = np.stack([contamination.observations(agent, x)[:changed] for x in trajectories], axis=1)
     rng = np.random.default_rng([0, ("noise", "permutation").index(kind)])
-    versions = contamination.noisy(obs, args.sigma, 2, rng) if kind == "noise" else contamination.shuffled(obs, 4, rng)
+    if kind == "noise":
+        unit = np.concatenate([x.obs for x in trajectories]).astype(float).std(axis=0)
+        frames = contamination.noisy(obs[2], args.sigma, unit, rng)
+        versions = np.stack([np.concatenate([obs[:2], frame[None]]) for frame in frames])
+    else:
+        versions = contamination.shuffled(obs, rng)
     forward = jax.jit(lambda carry, *met: agent.script.forward(network, agent.params, carry, *met)[1])
     for b, trajectory in enumerate(trajectories):
         whole = contamination.observations(agent, trajectory)
@@ -99,27 +104,42 @@ def test_episodes_count_while_they_last(folder):
     found = contamination.contaminate(agent, [cut, trajectories[1]], "noise", ARGS)
     told = ~np.isnan(found.effects["relative_values"][0])  # the frame is number 2, the last of the first episode 4
     assert told[:, 0].tolist() == [True] * 3 + [False] * 4 and told[:, 1].all()
-    (row, *_), counts = contamination.rows_of([found]), []
-    assert row["episodes"] == 2 and row["agents"] == 1
-    counts = [row["episodes"] for row in contamination.rows_of([found]) if row["strength"] == 0.1]
-    assert counts == [2, 2, 2, 1, 1, 1, 1]
-    with pytest.raises(UserError, match="--at 2: no episode"):
-        contamination.contaminate(agent, [dataclasses.replace(cut, reward=cut.reward[:3])], "noise", ARGS)
+    rows = [row for row in contamination.rows_of("mine", [found]) if row["strength"] == 0.1]
+    assert {(row["group"], row["agents"]) for row in rows} == {("mine", 1)}
+    assert [row["episodes"] for row in rows] == [2, 2, 2, 1, 1, 1, 1]
+    rows[0]["episodes"] = 3  # from there on less than half are left
+    assert len(contamination.followed(rows)) == 3
+    short = dataclasses.replace(cut, reward=cut.reward[:3])
+    assert contamination.reaching([short, cut], "noise", ARGS) == [short, cut]
+    assert contamination.reaching([short, cut], "permutation", ARGS) == [cut]
+
+
+def test_what_no_episode_reaches_is_left_out_and_told(folder, tmp_path, capsys):
+    runs = tuple(str(agent_of(folder, name).folder) for name in ("pqn_mlp", "ppo_continuous_action"))
+    args = dataclasses.replace(ARGS, runs=runs, at=150, out=str(tmp_path / "out"))  # CartPole is over by then
+    out = contamination.main(args)
+    assert capsys.readouterr().out.count("left out") == 1 and (out / "permutation.png").exists()
+    with (out / "summary.csv").open() as file:
+        rows = [(row["kind"], row["script"]) for row in csv.DictReader(file)]
+    assert ("noise", "pqn_mlp") not in rows and ("noise", "ppo_continuous_action") in rows
+    with pytest.raises(UserError, match="no episode lasts that long"):
+        contamination.main(dataclasses.replace(args, runs=runs[:1], kind=("noise",), out=str(tmp_path / "no")))
+    assert not (tmp_path / "no").exists()
 
 
 def test_noise_and_shuffles():
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (6, 2, 8, 8, 3)).astype(np.uint8)
-    versions = contamination.noisy(frames, (0.1, 2.0), 3, rng)
-    assert versions.shape == (3, 4, 2, 8, 8, 3) and versions.dtype == np.uint8
-    np.testing.assert_array_equal(versions[0], frames[:4])
-    assert (versions[:, :3] == frames[:3]).all()
-    small, large = (np.abs(version[3].astype(float) - frames[3]) for version in versions[1:])
-    assert 10 < small.mean() < 26 < large.mean() and versions[2, 3].min() == 0 and versions[2, 3].max() == 255
-    numbers = rng.normal(size=(6, 50, 2)) * [1, 100]
-    change = contamination.noisy(numbers, (0.5,), 3, rng)[1, 3] - numbers[3]
-    np.testing.assert_allclose(change.std(axis=0), [0.5, 50], rtol=0.4)
-    order = contamination.shuffled(frames, 5, rng)
+    versions = contamination.noisy(frames[3], (0.1, 2.0), 255.0, rng)
+    assert versions.shape == (3, 2, 8, 8, 3) and versions.dtype == np.uint8
+    np.testing.assert_array_equal(versions[0], frames[3])
+    small, large = (np.abs(version.astype(float) - frames[3]) for version in versions[1:])
+    assert 10 < small.mean() < 26 < large.mean() and versions[2].min() == 0 and versions[2].max() == 255
+    numbers = np.round(rng.normal(size=(500, 2)) * [10, 1000]).astype(np.int32)
+    change = contamination.noisy(numbers, (0.5,), np.array([10.0, 1000.0]), rng)[1] - numbers
+    np.testing.assert_allclose(change.std(axis=0), [5, 500], rtol=0.1)
+    assert np.abs(change.mean(axis=0) / [5, 500]).max() < 0.2
+    order = contamination.shuffled(frames[:5], rng)
     np.testing.assert_array_equal(order[0], frames[:5])
     for b in range(2):
         assert sorted(frame.tobytes() for frame in order[1, :, b]) == sorted(frame.tobytes() for frame in frames[:5, b])
@@ -145,10 +165,27 @@ def test_the_measures_by_hand():
 
 
 def test_half_lives():
-    assert contamination.half_life(np.array([1.0, 0.9, 0.5, 0.2])) == 2
-    assert contamination.half_life(np.array([1.0, 1.2, 0.8])) is None
-    assert contamination.half_life(np.array([0.0, 0.0])) == 0
-    assert contamination.half_life(np.array([1.0, 0.0])) == 1
+    for means, steps in (
+        ([1.0, 0.9, 0.5, 0.2], 2),
+        ([1.0, 1.2, 0.8], None),
+        ([0.0, 0.0], 0),
+        ([1.0, 0.0], 1),
+        ([0.0, 0.4, 0.1], 2),  # the largest effect can come later
+        ([1.0, 0.2, 0.8, 0.1], 3),  # and come back
+    ):
+        assert contamination.half_life(np.array(means)) == steps
+
+
+def test_the_unit_of_noise(folder):
+    agent = agent_of(folder)
+    trajectories = contamination.record(agent, jax.random.key(0), 2, 12)
+    unit = contamination.unit_of(agent, trajectories)
+    np.testing.assert_allclose(unit, np.concatenate([x.obs for x in trajectories]).std(axis=0), rtol=1e-5)
+    still = [dataclasses.replace(x, obs=np.ones_like(x.obs)) for x in trajectories]
+    with pytest.raises(UserError, match="never changes"):
+        contamination.unit_of(agent, still)
+    pixels = agent_of(folder, "pqn_mlp", **PIXELS)
+    assert contamination.unit_of(pixels, contamination.record(pixels, jax.random.key(0), 1, 2)) == 255
 
 
 def test_the_script_writes_tables_and_pictures(folder, tmp_path, capsys):
@@ -171,7 +208,13 @@ def test_the_script_writes_tables_and_pictures(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"sigma": (0.0,)}, "--sigma 0.0"), ({"first": 1}, "--first 1"), ({"kind": ()}, "--kind"), ({"at": -1}, "--at")],
+    [
+        ({"sigma": (0.0,)}, "--sigma 0.0"),
+        ({"first": 1}, "--first 1"),
+        ({"kind": ()}, "--kind"),
+        ({"at": -1}, "--at"),
+        ({"sigma": (1.0, 1.0)}, "name each once"),
+    ],
 )
 def test_wrong_arguments_are_refused(changes, words):
     with pytest.raises(UserError, match=words):

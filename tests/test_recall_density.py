@@ -7,8 +7,9 @@ import functools
 import jax
 import numpy as np
 import pytest
-from untrained_agents import agent_in, untrained
+from untrained_agents import agent_in, bold, untrained
 
+import evaluate
 import recall_density
 import saliency
 from recall_density import Args, Recall, UserError
@@ -34,7 +35,7 @@ def test_densities_of_complete_episodes_sum_to_one(folder):
             assert len(delta) == len(trajectory) and delta.min() >= 0 and delta[-1] > 0
             assert delta.sum() == pytest.approx(1, abs=1e-9)
             assert sum(list(recall_density.masses(delta).values())[:3]) == pytest.approx(1, abs=1e-9)
-            assert recall_density.histogram(delta, np.linspace(0, 1, 8)).sum() == pytest.approx(1, abs=1e-9)
+            assert recall_density.density_of(delta, 7).mean() == pytest.approx(1, abs=1e-9)
 
 
 def test_the_norm_is_that_of_the_saliency(folder):
@@ -73,7 +74,32 @@ def test_an_episode_that_nothing_matters_to_has_no_density(folder):
     agent = agent_of(folder)
     nothing = dataclasses.replace(agent, params=jax.tree.map(np.zeros_like, agent.params))
     (trajectory,) = recall_density.record(nothing, jax.random.key(0), 1, 3)
-    assert not recall_density.recall_density(nothing, trajectory).any()
+    assert np.isnan(recall_density.recall_density(nothing, trajectory)).all()
+    recall = Recall(nothing, [], blind=1)
+    row = recall_density.row_of("mine", [recall])
+    assert (row["episodes"], row["episodes_left_out"]) == (0, 1) and np.isnan(row["last"])
+    assert recall_density.row_of("mine", [recall, Recall(agent, [np.array([0.0, 1.0])])])["last"] == 1
+
+
+def test_a_saturated_policy_still_has_a_density(folder):
+    """Its gradients are so small that their squares are no float32."""
+    agent = bold(agent_of(folder, "ppo_rnn"), 1e3)
+    (trajectory,) = recall_density.record(agent, jax.random.key(0), 1, 8)
+    faint = dataclasses.replace(agent, params=jax.tree_util.tree_map_with_path(faintly, agent.params))
+    for each in (agent, faint):
+        assert recall_density.recall_density(each, trajectory).sum() == pytest.approx(1)
+
+
+def faintly(path, x):
+    return 1e-25 * x if "head" in jax.tree_util.keystr(path) else x
+
+
+@pytest.mark.parametrize("length", [1, 2, 11, 31, 100])
+@pytest.mark.parametrize("bins", [1, 5, 10, 20])
+def test_an_even_gradient_has_an_even_density(length, bins):
+    np.testing.assert_allclose(recall_density.density_of(np.full(length, 1 / length), bins), 1)
+    last = recall_density.density_of(np.eye(length)[-1], bins)
+    assert last.mean() == pytest.approx(1) and not last[: (length - 1) * bins // length].any()
 
 
 def test_thirds_are_those_of_the_paper():
@@ -93,15 +119,19 @@ def test_the_expectation_gives_every_agent_the_same_weight(folder):
     np.testing.assert_allclose((low, high), [[0, 0.5], [0.5, 1]])
     mean, low, high = recall_density.mean_and_interval([one], lambda d: np.array([d[0]]))
     assert mean == 0.5 and (low, high) == (0, 1)
-    row = recall_density.row_of([one, other])
+    row = recall_density.row_of("mine", [one, other])
     assert (row["first"], row["agents"], row["episodes"], row["length_mean"]) == (0.25, 2, 3, 3)
-    rows = recall_density.density_rows_of([one, other], 4)
+    rows = recall_density.density_rows_of("mine", [one, other], 4)
     assert sum(row["density"] / 4 for row in rows) == pytest.approx(1)
     assert [row["tau_low"] for row in rows] == [0, 0.25, 0.5, 0.75]
 
 
 def test_the_script_compares_memories(folder, tmp_path, capsys):
-    runs = [agent_of(folder).folder, agent_of(folder, "pqn_mlp").folder, untrained("pqn_mlp", folder, num_seeds=2)]
+    runs = [
+        agent_of(folder).folder,
+        agent_of(folder, "pqn_mlp").folder,
+        untrained("pqn_mlp", folder, num_seeds=2, seed=1),
+    ]
     args = Args(runs=tuple(map(str, runs)), out=str(tmp_path / "out"), episodes=2, bins=5)
     out = recall_density.main(args)
     names = {"recall_density.csv", "density.csv", "episodes.csv", "deltas.npz", "recall_density.png"}
@@ -112,13 +142,36 @@ def test_the_script_compares_memories(folder, tmp_path, capsys):
     assert [rows["none"][name] for name in ("agents", "episodes", "last", "last_frame")] == ["3", "6", "1.0", "1.0"]
     assert float(rows["MinGRU"]["last"]) < 1
     with (out / "episodes.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 8
+        lengths = [int(row["length"]) for row in csv.DictReader(file)]
+    assert len(lengths) == 8
+    done = evaluate.main(evaluate.Args(runs=args.runs[:1], seed=0, out=str(tmp_path / "whole"), episodes=64))
+    with (done / "episodes.csv").open() as file:
+        whole = [int(row["length"]) for row in csv.DictReader(file)]
+    assert min(whole) <= min(lengths) and len(set(lengths)) > 1  # complete episodes, none cut short
     with np.load(out / "deltas.npz") as saved:
         assert len(saved.files) == 4
         for name in saved.files:
             np.testing.assert_allclose(np.nansum(saved[name], axis=1), 1)
     table = capsys.readouterr().out
     assert "MinGRU" in table and str(out) in table
+
+
+def test_what_makes_a_group(folder, tmp_path):
+    """Seeds of one training are one group; other flags make another, and the same agent twice is refused."""
+    one = agent_of(folder)
+    seed = dataclasses.replace(one, args=dataclasses.replace(one.args, seed=1), name="seed")
+    wide = dataclasses.replace(one, saved=dataclasses.replace(one.saved, gamma=0.5), name="wide")
+    assert recall_density.groups_of([one, wide, seed]) == {
+        "CartPole-v1, pqn_rnn, MinGRU, full": [0, 2],
+        "CartPole-v1, pqn_rnn, MinGRU, full (wide)": [1],
+    }
+    with pytest.raises(UserError, match="seed 0 of one training is there twice"):
+        recall_density.groups_of([one, seed, dataclasses.replace(one, name="copy")])
+    mdp, pomdp = recall_density.in_twins(agent_of(folder, env_id="SkittlesEasy", partial_obs=True), "both")
+    assert list(recall_density.groups_of([mdp, pomdp])) == [
+        "SkittlesEasy, pqn_rnn, MinGRU, mdp (trained on SkittlesEasy pomdp)",
+        "SkittlesEasy, pqn_rnn, MinGRU, pomdp",
+    ]
 
 
 @pytest.mark.parametrize(("changes", "words"), [({"episodes": 0}, "--episodes 0"), ({"bins": 0}, "--bins 0")])

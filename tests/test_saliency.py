@@ -110,20 +110,24 @@ def test_continuous_actions_and_their_mean(folder):
     assert (np.diagonal(found.maps.any(axis=2)) == 1).all() and found.maps.any(axis=2).sum() == 5
 
 
-def test_a_trajectory_is_the_agents_episode(folder):
-    """Recorded observations are those that the environment gives when it is stepped with the recorded actions."""
-    for agent in (pixel_agent(folder), agent_in("saliency", untrained("pqn_mlp", folder))):
-        trajectory = trajectory_of(agent, 40)
-        env, params = agent.script.make_env(agent.args)
-        obs = saliency.observations(agent, trajectory)
-        assert len(obs) == len(trajectory) <= 40 and (len(trajectory) == 40 or trajectory.over)
-        state = jax.tree.map(lambda x: x[0], trajectory.state)
-        np.testing.assert_array_equal(env.get_obs(state, params, jax.random.key(0)), obs[0])
-        for t, action in enumerate(trajectory.action[:-1]):
-            assert trajectory.start[t] == (t == 0) and trajectory.prev_action[t + 1] == action
-            # what is random in a step has a key that is not recorded: compare what the state decides
-            now = jax.tree.map(lambda x, t=t: x[t], trajectory.state)
-            assert int(now.time) == t
+@pytest.mark.parametrize("name", ["pqn_rnn", "ppo_mlp"])
+def test_a_trajectory_is_the_agents_own_greedy_episode(folder, name):
+    """What is drawn again from states is what the agent saw, and the greedy actions of these are what it did."""
+    agent = pixel_agent(folder, name)
+    trajectory = trajectory_of(agent, 40)
+    _, begin, act = agent.script.make_actor(agent.args)
+    act, actor = jax.jit(act), begin(jax.random.key(0), 1)
+    obs = saliency.observations(agent, trajectory)
+    assert len(obs) == len(trajectory) <= 40 and (len(trajectory) == 40 or trajectory.over)
+    for t in range(len(trajectory)):
+        actor, transition, _ = act(agent.params, actor, agent.script.POLICIES["greedy"])
+        np.testing.assert_array_equal(transition.obs[0], obs[t])
+        assert transition.action[0] == trajectory.action[t] and transition.reward[0] == trajectory.reward[t]
+        assert bool(transition.terminated[0] | transition.truncated[0]) == (trajectory.over and t == len(obs) - 1)
+        assert trajectory.start[t] == (t == 0)
+        assert trajectory.prev_action[t] == (trajectory.action[t - 1] if t else 0)
+    values = saliency.gradient_saliency(agent, trajectory_of(agent, 3)).values
+    np.testing.assert_array_equal(values.argmax(axis=1), trajectory.action[:3])
 
 
 def test_the_other_twin_sees_the_same_states(folder):
@@ -201,7 +205,8 @@ def test_the_script_writes_pictures_and_numbers_of_both_twins(folder, tmp_path, 
     with np.load(out / arrays[0]) as saved:
         assert saved["maps"].shape == (6, 6, 128, 128) and saved["values"].shape == (6, 5)
         np.testing.assert_allclose(saved["shares"].sum(axis=1), 1)
-    assert "100" not in capsys.readouterr().out.splitlines()[0]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith(name)] == ["mdp", "pomdp"] and str(out) in lines[-1]
     with pytest.raises(UserError, match="File exists"):
         saliency.main(args)
 
@@ -218,10 +223,72 @@ def test_observations_that_are_no_frames(folder, tmp_path):
 
 def test_one_seed_of_several(folder, tmp_path):
     run = untrained("pqn_mlp", folder, num_seeds=2)
-    out = saliency.main(Args(runs=(str(run),), out=str(tmp_path / "out"), steps=3, seed_index=1))
-    assert (out / f"{run.name}__line.png").exists()
+    found = []
+    for i in range(2):
+        out = saliency.main(Args(runs=(str(run),), out=str(tmp_path / str(i)), steps=3, seed_index=i))
+        with np.load(out / f"{run.name}__full__gradient.npz") as saved:
+            found.append(saved["values"])
+    assert np.abs(found[0] - found[1]).max() > 1e-3
     with pytest.raises(UserError, match="--seed-index 2"):
         saliency.main(Args(runs=(str(run),), out=str(tmp_path / "no"), steps=3, seed_index=2))
+
+
+def test_pictures_show_step_n_in_rows_and_frame_t_in_columns(folder):
+    found = saliency.gradient_saliency(pixel_agent(folder), trajectory_of(pixel_agent(folder), 4))
+    for last_only, rows in ((False, range(4)), (True, [3])):
+        figure = saliency.draw_maps([found], 4, last_only)
+        shown = [axes for axes in figure.axes if axes.images]
+        frames, maps = shown[:4], shown[4:]
+        for t, axes in enumerate(frames):
+            np.testing.assert_array_equal(axes.images[0].get_array(), found.obs[t])
+        places = [(n, t) for n in rows for t in range(n + 1)]
+        assert len(maps) == len(places)
+        for axes, (n, t) in zip(maps, places, strict=True):
+            np.testing.assert_array_equal(axes.images[0].get_array(), found.maps[n, t])
+            assert axes.get_title() == f"{found.shares[n, t]:.1%}"
+    image = np.asarray(saliency.film([found], 4)[2])
+    for column, t in enumerate(range(3), 1):
+        norm = saliency.colour_scale([found.maps[2, :3]])
+        want = saliency.laid_over(found.obs[t], np.asarray(norm(found.maps[2, t])))
+        np.testing.assert_array_equal(image[22:150, column * 134 : column * 134 + 128], want)
+
+
+@pytest.mark.parametrize("name", ["pqn_mlp"])
+def test_frames_of_256_pixels(folder, tmp_path, name):
+    run = untrained(name, folder, obs_size=256, **PIXELS)
+    args = Args(runs=(str(run),), out=str(tmp_path / "out"), steps=2, kind=("gradient", "perturbation"), stride=100)
+    with np.load(saliency.main(args) / f"{run.name}__pomdp__gradient.npz") as saved:
+        assert saved["maps"].shape == (2, 2, 256, 256) and saved["maps"][1, 1].any()
+
+
+def test_runs_with_the_same_name_do_not_overwrite_each_other(folder, tmp_path):
+    run = untrained("pqn_mlp", folder)
+    for place in ("a", "b"):
+        shutil.copytree(run, tmp_path / place / "same")
+    out = saliency.main(Args(runs=(str(tmp_path / "?" / "same"),), out=str(tmp_path / "out"), steps=2))
+    assert {"same.html", "same-2.html"} <= {path.name for path in out.iterdir()}
+
+
+def test_what_the_episode_does_not_have_is_refused(folder, tmp_path):
+    run, out = pixel_agent(folder).folder, str(tmp_path / "out")
+    args = {"runs": (str(run),), "out": out, "kind": ("perturbation",), "steps": 120}
+    for changes, words in (({"at": 119}, "--at 119: the episode"), ({"lag": (0, 110)}, "--lag 110: the episode")):
+        with pytest.raises(UserError, match=words):
+            saliency.main(Args(**args, **changes))
+    with pytest.raises(UserError, match="--steps 1000: the maps would take 66 GB a twin, use 247 or less"):
+        saliency.main(Args(runs=(str(run),), out=out, steps=1000))
+    assert not (tmp_path / "out").exists()
+
+
+def test_observations_of_any_shape_become_pictures():
+    rng = np.random.default_rng(0)
+    for shape, size in (((), (1, 1)), ((1,), (1, 1)), ((5,), (2, 3)), ((9, 7), (9, 7)), ((10, 10, 4), (10, 10))):
+        obs = rng.normal(size=(6, *shape)).astype(np.float32)
+        pictures = saliency.pictures_of(obs)
+        assert pictures.shape == (6, *size, 3) and pictures.dtype == np.uint8 and np.ptp(pictures) > 0
+    still = np.zeros((6, 10, 10, 4))
+    still[:, 3, 4, 2] = 1  # what never moves is seen too
+    assert saliency.pictures_of(still)[:, 3, 4].any() and not saliency.pictures_of(still)[:, 0, 0].any()
 
 
 @pytest.mark.parametrize(
@@ -231,6 +298,7 @@ def test_one_seed_of_several(folder, tmp_path):
         ({"lag": (41,)}, "--lag 41"),
         ({"at": 40}, "--at 40"),
         ({"kind": ()}, "--kind"),
+        ({"lag": (1, 1)}, "--lag 1 1: name each once"),
         ({"mask_sigma": -1.0}, "--mask-sigma -1.0"),
     ],
 )

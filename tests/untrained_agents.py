@@ -15,12 +15,12 @@ STEP = 64
 
 
 def untrained(name, folder, **changes):
-    """A run folder of a script with fresh parameters, the same for all seeds."""
+    """A run folder of a script with fresh parameters; those of the second seed are twice the first's, and so on."""
     module, args = script(name), small(name, run_dir=str(folder), **changes)
     run = module.make_run_folder(args)
     _, params = fresh_params(name, args)
     if args.num_seeds > 1:
-        params = jax.tree.map(lambda x: jnp.stack([x] * args.num_seeds), params)
+        params = jax.tree.map(lambda x: jnp.stack([(i + 1) * x for i in range(args.num_seeds)]), params)
     module.save_checkpoint(run, STEP, {"params": params})
     return run
 
