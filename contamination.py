@@ -575,10 +575,10 @@ def curve(group: list[Contamination], measure: str, version: int) -> dict[str, n
     """Mean, low and high [L] of an effect: over agents, or over episodes of an only one; episodes still going on."""
     lags = max(each.effects[measure].shape[1] for each in group)
 
-    def cut(values):  # [L', B] -> [L, B]
+    def filled_up(values):  # [L', B] -> [L, B]
         return np.concatenate([values, np.full((lags - len(values), values.shape[1]), np.nan)])
 
-    each = [cut(one.effects[measure][version]) for one in group]
+    each = [filled_up(one.effects[measure][version]) for one in group]
     counts = np.sum([(~np.isnan(values)).sum(axis=1) for values in each], axis=0)
     units = each[0] if len(each) == 1 else np.stack([mean_told(values) for values in each], axis=1)  # [L, agents]
     bounds = [interval(told) if (told := row[~np.isnan(row)]).size else (np.nan, np.nan) for row in units]
@@ -657,6 +657,9 @@ def draw_curves(rows: list[dict], kind: str) -> Figure:
         for axes, measure in zip(line, measures, strict=True):
             draw_measure(axes, [row for row in rows if row["group"] == group], measure)
         line[0].set_title(group, fontsize=9, loc="left")
+    longest = max(row["lag"] for row in rows)
+    for axes in grid.flat:
+        axes.set_xlim(-0.02 * longest - 0.1, 1.02 * longest + 0.1)
     for axes in grid[-1]:
         axes.set_xlabel("steps since the frame" if kind == "noise" else "steps since the last of them")
     strengths = list(dict.fromkeys(row["strength"] for row in rows))

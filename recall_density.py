@@ -371,6 +371,11 @@ def observations(agent: Agent, trajectory: Trajectory) -> np.ndarray:
     return np.asarray(draw_program(agent.script, agent.args)(trajectory.state))
 
 
+def network_args(agent: Agent) -> Any:
+    """Arguments that its network hangs on: the same for all seeds and both twins, so that these share a program."""
+    return dataclasses.replace(agent.saved, seed=0, num_seeds=1)
+
+
 def action_values(output: Any) -> jax.Array:
     """[T, B, A]: Q values; of a policy its probabilities, of a continuous one its mean action."""
     if hasattr(output, "q"):
@@ -421,7 +426,7 @@ def recall_density(agent: Agent, trajectory: Trajectory, norm: str = "l2") -> np
     probability or a continuous policy's mean, o_t a frame with values from 0 to 1. Sums to 1; nan where nothing matters
     to the last decision. Wang et al. 2025, https://arxiv.org/abs/2503.01450.
     """
-    program = norm_program(agent.script, dataclasses.replace(agent.args, seed=0), norm)
+    program = norm_program(agent.script, network_args(agent), norm)
     length = 2 ** max(5, (len(trajectory) - 1).bit_length())  # few lengths, few programs
     met = observations(agent, trajectory), trajectory.prev_action, trajectory.start
     norms = np.asarray(program(agent.params, *(padded(x, length) for x in met), len(trajectory) - 1), float)

@@ -321,6 +321,11 @@ def observations(agent: Agent, trajectory: Trajectory) -> np.ndarray:
     return np.asarray(draw_program(agent.script, agent.args)(trajectory.state))
 
 
+def network_args(agent: Agent) -> Any:
+    """Arguments that its network hangs on: the same for all seeds and both twins, so that these share a program."""
+    return dataclasses.replace(agent.saved, seed=0, num_seeds=1)
+
+
 def action_values(output: Any) -> jax.Array:
     """[T, B, A]: Q values; of a policy its probabilities, of a continuous one its mean action."""
     if hasattr(output, "q"):
@@ -372,7 +377,7 @@ class GradientSaliency:
     maps: np.ndarray  # float32 [T (n), T (t), h, w] of pixels, [T, T, ...] of other observations; 0 where t > n
     values: np.ndarray  # float32 [T, A], `action_values`
 
-    @property
+    @functools.cached_property  # a pass over all maps
     def shares(self) -> np.ndarray:
         """float64 [T, T]: share of each t in all the saliency of n; rows sum to 1, or are 0 where nothing matters."""
         total = self.maps.reshape(*self.maps.shape[:2], -1).sum(axis=-1, dtype=float)
@@ -386,12 +391,12 @@ def gradient_saliency(agent: Agent, trajectory: Trajectory) -> GradientSaliency:
     any other observation in its own units. Wang et al. 2025, https://arxiv.org/abs/2503.01450.
     """
     obs = observations(agent, trajectory)
-    program = gradient_program(agent.script, dataclasses.replace(agent.args, seed=0))
-    maps, met = [], (agent.params, obs, trajectory.prev_action, trajectory.start)
+    program = gradient_program(agent.script, network_args(agent))
+    met = jax.device_put((agent.params, obs, trajectory.prev_action, trajectory.start))
+    maps = np.zeros((len(obs), *(obs.shape[:-1] if obs.ndim == 4 else obs.shape)), np.float32)
     for n in tqdm(range(len(obs)), f"gradients, {twin_name(agent)}", unit="step", disable=None):
-        squares, values = program(*met, n)
-        maps.append(np.asarray(squares))
-    return GradientSaliency(agent, trajectory, obs, np.stack(maps), np.asarray(values))
+        maps[n], values = program(*met, n)
+    return GradientSaliency(agent, trajectory, obs, maps, np.asarray(values))
 
 
 # ------------------------------------------------------------------------------------------------------- perturbation
@@ -483,7 +488,7 @@ def perturbation_saliency(
     at = range(len(obs))[at]
     side, first = obs.shape[1], at - lag
     mask_sigma, blur_sigma = mask_sigma or 5 * side / 80, blur_sigma or 3 * side / 80
-    scores, before, fresh = perturbation_program(agent.script, dataclasses.replace(agent.args, seed=0))
+    scores, before, fresh = perturbation_program(agent.script, network_args(agent))
     met = obs, trajectory.prev_action, trajectory.start
     carry = before(agent.params, *(x[:first] for x in met)) if first else fresh()
     blurred = ndimage.gaussian_filter(obs[first].astype(np.float32), (blur_sigma, blur_sigma, 0))
