@@ -146,14 +146,14 @@ class Args:
     """run folder to continue from its last checkpoint"""
 
     @property
-    def batch_size(self) -> int:
+    def update_size(self) -> int:
         """Steps of one rollout over all environments of a seed, T * E."""
         return self.num_envs * self.num_steps
 
     @property
     def num_updates(self) -> int:
         """Rollouts of the whole training."""
-        return -(-self.total_timesteps // self.batch_size)
+        return -(-self.total_timesteps // self.update_size)
 
     def checked(self) -> "Args":
         """These arguments with `total_timesteps` rounded up to whole updates.
@@ -172,12 +172,12 @@ class Args:
             if value is not None and not low <= value <= high:
                 allowed = f"{low} or more" if value < low and high == MAX_INT else f"a number from {low} to {high}"
                 raise UserError(f"{flag(name)} {value}: use {allowed}")
-        if self.batch_size > MAX_INT:
-            raise UserError(f"--num-envs * --num-steps = {self.batch_size} steps: a rollout has at most {MAX_INT}")
+        if self.update_size > MAX_INT:
+            raise UserError(f"--num-envs * --num-steps = {self.update_size} steps: a rollout has at most {MAX_INT}")
         if self.num_envs % self.num_minibatches:
             both = f"--num-minibatches {self.num_minibatches} does not divide --num-envs {self.num_envs}"
             raise UserError(f"{both}: use {nearest_divisors(self.num_envs, self.num_minibatches)}")
-        if self.norm_adv and self.batch_size == self.num_minibatches:
+        if self.norm_adv and self.update_size == self.num_minibatches:
             raise UserError(
                 "--norm-adv turns an advantage alone into zero: lower --num-minibatches or use --no-norm-adv"
             )
@@ -203,7 +203,7 @@ class Args:
         if size > MAX_PARAMS:
             what = f"--memory {self.memory} at --hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
             raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
-        return dataclasses.replace(self, total_timesteps=self.num_updates * self.batch_size)
+        return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size)
 
 
 def nearest_divisors(number: int, wanted: int) -> str:
@@ -970,7 +970,8 @@ def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManag
     options = ocp.CheckpointManagerOptions(
         max_to_keep=3, enable_async_checkpointing=False, cleanup_tmp_directories=not reading
     )
-    return ocp.CheckpointManager(Path(folder).resolve() / "checkpoints", options=options)
+    folder = Path(folder).resolve() / "checkpoints"
+    return ocp.CheckpointManager(folder, options=options, item_handlers=ocp.StandardCheckpointHandler())
 
 
 def save_checkpoint(folder: Path, step: int, state: TrainState) -> None:
@@ -1269,13 +1270,13 @@ def run_updates(
 def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm) -> None:
     """A point of every training curve from the sums since the last one; the progress bar, or a line for a log file."""
     args, sums = records.args, jax.tree.map(np.asarray, sums)
-    update = step // args.batch_size - 1  # the last one done
+    update = step // args.update_size - 1  # the last one done
     episodes = np.where(sums["episodes"] > 0, sums["episodes"], math.nan)
     values = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
     explained = np.where(sums["explained_updates"] > 0, sums["explained_updates"], math.nan)
     values |= {"losses/explained_variance": sums["explained_variance"] / explained}
     values |= {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
-    values |= {"charts/episodes": episodes, "charts/SPS": sums["updates"].sum() * args.batch_size / seconds}
+    values |= {"charts/episodes": episodes, "charts/SPS": sums["updates"].sum() * args.update_size / seconds}
     values |= {"charts/learning_rate": learning_rate_at(args, update)}
     means = {name: records.scalar(name, value, step) for name, value in values.items()}
     speed, episodic_return = means["charts/SPS"], means["charts/episodic_return"]
@@ -1333,7 +1334,7 @@ def main(args: Args) -> Path:
             records.evaluation(step, policy, episodes, time.perf_counter() - began)
 
         # evaluations and checkpoints fall on one grid, so that a stop between its points does not move them
-        grid = -(-args.log_every // args.batch_size) * args.batch_size
+        grid = -(-args.log_every // args.update_size) * args.update_size
         shape = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
         bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
         with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
@@ -1342,10 +1343,10 @@ def main(args: Args) -> Path:
             while step < args.total_timesteps and not stop and not records.reached_target():
                 before = step - step % grid
                 goal = min(before + grid, args.total_timesteps)
-                updates, done = (goal - step) // args.batch_size, (step - first_step) // args.batch_size
+                updates, done = (goal - step) // args.update_size, (step - first_step) // args.update_size
                 pace = done / train_seconds if done else 0.0
                 state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)
-                step += int(sums["updates"].max()) * args.batch_size
+                step += int(sums["updates"].max()) * args.update_size
                 train_seconds += seconds
                 log_point(records, sums, step, seconds, bar)
                 if step == goal and is_due(args.eval_every, before, step):

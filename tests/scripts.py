@@ -8,9 +8,17 @@ import jax
 import jax.numpy as jnp
 from small import compiled
 
-ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action")
+ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action", "dqn_mlp", "dqn_rnn")
 PIXEL = tuple(name for name in ALL if name != "ppo_continuous_action")  # they also play popgym_arcade's ids
-SIZES = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "hidden_size": 16, "total_timesteps": 256}
+SIZES = {"num_envs": 4, "hidden_size": 16, "total_timesteps": 256}
+ROLLOUTS = {"num_steps": 8, "num_minibatches": 2}
+REPLAY = {"learning_starts": 32, "batch_size": 8, "target_network_frequency": 64, "save_buffer": True}
+SIZES_OF = {
+    "dqn_mlp": REPLAY | {"train_frequency": 32},
+    "dqn_rnn": REPLAY | {"train_frequency": 16, "num_steps": 8, "burn_in": 8},
+}
+OFF_POLICY = ("dqn_mlp", "dqn_rnn")
+ON_POLICY = tuple(name for name in ALL if name not in OFF_POLICY)
 CADENCES = {"log_every": 64, "eval_every": 128, "checkpoint_every": 64, "eval_episodes": 3}
 
 
@@ -21,7 +29,9 @@ def script(name):
 def small(name, **changes):
     """Checked arguments of a training that takes seconds, most of them to compile: eight updates of 32 steps."""
     env_id = "CartPole-v1" if name in PIXEL else "Pendulum-v1"
-    return script(name).Args(**({"env_id": env_id} | SIZES | CADENCES | changes)).checked()
+    return (
+        script(name).Args(**({"env_id": env_id} | SIZES | SIZES_OF.get(name, ROLLOUTS) | CADENCES | changes)).checked()
+    )
 
 
 def arcade(name, **changes):

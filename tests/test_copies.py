@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scripts import ALL, PIXEL, script
+from scripts import ALL, OFF_POLICY, ON_POLICY, PIXEL, script
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,6 +23,8 @@ ALGORITHM = {
     "log_point",
 }
 OWN = {"Args", "PACKAGES", "run_name"} | NETWORK | ALGORITHM
+# A replay buffer is not always in a checkpoint; the learner's metrics are summed
+OWN_OF_REPLAY = {"MAY_DIFFER", "restore_checkpoint", "begin_run", "main", "Learner"}
 # No pixels, no twins, no discrete actions there
 OWN_OF_VECTORS = {"make_env", "main", "choose", "ppo_loss"}
 # Of these the two scripts of one algorithm, or the two with a memory, share the text.
@@ -31,13 +33,38 @@ SHARED_BY = {
     ("ppo_mlp", "ppo_rnn"): {"POLICIES", "learning_rate_at", "TrainState", "log_point", "Output", "choose", "ppo_loss"},
     ("pqn_rnn", "ppo_rnn"): {"Actor", "run_name"},
     ("pqn_mlp", "ppo_mlp"): {"Actor", "run_name"},
+    ("pqn_rnn", "dqn_rnn"): {"Actor", "run_name", "Output", "make_network", "forward", "init_params", "POLICIES"},
+    ("pqn_mlp", "dqn_mlp"): {"Actor", "run_name", *NETWORK - {"Tower", "ActorCritic"}, "POLICIES"},
+    ("dqn_mlp", "dqn_rnn"): {
+        *(
+            "TrainState",
+            "Learner",
+            "log_point",
+            "double_q_values",
+            "importance_weights",
+            "learning_rate_at",
+            "beta_at",
+            "stores_states",
+        ),
+        *(
+            "replay_bytes",
+            "check_memory",
+            "device_memory",
+            "without_replay",
+            "begin_run",
+            "restore_checkpoint",
+            "MAY_DIFFER",
+            "main",
+        ),
+    },
 }
 # And these functions within make_actor and make_train.
 SHARED_WITHIN = {
     "train_chunk": ALL,
-    "init": PIXEL,
-    "begin": ("pqn_mlp", "ppo_mlp", "ppo_continuous_action"),
-    "begin, with a memory": ("pqn_rnn", "ppo_rnn"),
+    "init": tuple(name for name in PIXEL if name in ON_POLICY),
+    "init, with a buffer": OFF_POLICY,
+    "begin": ("pqn_mlp", "ppo_mlp", "ppo_continuous_action", "dqn_mlp"),
+    "begin, with a memory": ("pqn_rnn", "ppo_rnn", "dqn_rnn"),
 }
 
 
@@ -58,6 +85,7 @@ def test_copies_have_not_drifted(name):
     mine, reference = definitions(name), definitions("pqn_rnn")
     ppo = definitions("ppo_mlp")
     own = OWN | (OWN_OF_VECTORS if name == "ppo_continuous_action" else set())
+    own |= OWN_OF_REPLAY if name in OFF_POLICY else set()
     for other in (reference, ppo):
         drifted = [word for word in mine.keys() & other.keys() - own if mine[word] != other[word]]
         assert not drifted
@@ -75,6 +103,13 @@ def functions_within(name):
     makers = [node for node in ast.parse(text).body if getattr(node, "name", "") in ("make_actor", "make_train")]
     inner = [node for maker in makers for node in ast.walk(maker) if isinstance(node, ast.FunctionDef)]
     return {node.name: ast.get_source_segment(text, node) for node in inner}
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_a_replay_buffer_changes_no_more_than_this(name):
+    mine, reference = definitions(name), definitions("pqn_rnn")
+    assert mine["main"].replace("without_replay(args, state)", "state") == reference["main"]
+    assert mine["begin_run"].replace("    check_memory(args)\n", "") == reference["begin_run"]
 
 
 @pytest.mark.parametrize("part", SHARED_WITHIN)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnax.environments import spaces
-from scripts import ALL, PIXEL, arcade, fresh_params, programs, script, small, trained
+from scripts import ALL, OFF_POLICY, ON_POLICY, PIXEL, arcade, fresh_params, programs, script, small, trained
 from small import assert_equal
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_pqn_rnn_training import jaxprs
@@ -31,7 +31,9 @@ ROOT = Path(__file__).parents[1]
 NEW = [name for name in ALL if name != "pqn_rnn"]
 NEW_PIXEL = [name for name in PIXEL if name != "pqn_rnn"]
 PPO = {"policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "explained_variance"}
-LOSSES = {"pqn_mlp": {"td_loss", "q_values"}} | dict.fromkeys(("ppo_mlp", "ppo_rnn", "ppo_continuous_action"), PPO)
+NEW_ON_POLICY = [name for name in NEW if name in ON_POLICY]
+LOSSES = dict.fromkeys(("pqn_mlp", *OFF_POLICY), {"td_loss", "q_values"})
+LOSSES |= dict.fromkeys(("ppo_mlp", "ppo_rnn", "ppo_continuous_action"), PPO)
 
 
 @pytest.fixture(scope="module", params=NEW)
@@ -66,7 +68,7 @@ def test_tensorboard_holds_the_promised_curves(run):
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     curves = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
     wanted = {f"losses/{loss}" for loss in LOSSES[name] | {"grad_norm"}} | {"eval/episodic_return"}
-    charts = ["SPS", "learning_rate", "compile_seconds"] + ["epsilon"] * (name == "pqn_mlp")
+    charts = ["SPS", "learning_rate", "compile_seconds"] + ["epsilon"] * (not name.startswith("ppo"))
     wanted |= {f"charts/{chart}" for chart in charts}
     # (no episode of Pendulum is over after 64 steps)
     optional = {f"charts/{chart}" for chart in ("episodic_return", "episodic_length", "episodes")}
@@ -159,7 +161,7 @@ def test_chunks_add_up(name):
     assert_equal(metrics, jax.tree.map(jnp.add, first, second), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ON_POLICY)
 def test_a_minibatch_holds_what_belongs_together(name):
     """One minibatch is the whole rollout: in whatever order, the gradient is the same."""
     init, train_chunk = programs(name, small(name, num_minibatches=1, update_epochs=1))
@@ -186,7 +188,7 @@ def test_every_order_is_as_probable():
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2])
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", NEW_ON_POLICY)
 def test_final_observations_are_read_in_a_cond_also_with_seeds(name, num_seeds):
     module = script(name)
     args = (arcade if name in PIXEL else small)(name, num_seeds=num_seeds)
@@ -206,7 +208,7 @@ def test_final_observations_are_read_in_a_cond_also_with_seeds(name, num_seeds):
         assert not [variable for variable in with_network[0].invars if variable.aval.shape[-3:] == (128, 128, 3)]
 
 
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", NEW_ON_POLICY)
 def test_truncation_bootstraps_from_the_final_observation(name):
     args = small(name, env_params=("max_steps_in_episode=3",))
     module = script(name)
@@ -243,7 +245,8 @@ def ids_for(name):
 
 def args_of_one_update(name, env_id):
     memory = {"memory": "MLP"} if name.endswith("rnn") else {}
-    return small(name, env_id=env_id, update_epochs=1, num_minibatches=1, **memory)
+    once = {"update_epochs": 1, "num_minibatches": 1} if name in ON_POLICY else {}
+    return small(name, env_id=env_id, **once, **memory)
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -265,7 +268,7 @@ KINDS = {True: ("Catch-bsuite", "Breakout-MinAtar", "FourRooms-misc"), False: ("
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "env_id"), [(name, env_id) for name in NEW for env_id in KINDS[name in PIXEL]])
 def test_one_update_on_gymnax_ids(name, env_id):
-    state, metrics = trained(name, args_of_one_update(name, env_id), 1)
+    state, metrics = trained(name, args_of_one_update(name, env_id), 2 if name in OFF_POLICY else 1)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
     assert float(metrics["grad_norm"]) > 0
 
@@ -275,7 +278,7 @@ def test_one_update_on_gymnax_ids(name, env_id):
 def test_one_update_from_pixels_also_in_bfloat16(name):
     results = {}
     for precision in ("float32", "bfloat16"):
-        state, metrics = trained(name, arcade(name, precision=precision), 1)
+        state, metrics = trained(name, arcade(name, precision=precision), 2 if name in OFF_POLICY else 1)
         assert state.actor.obs.dtype == jnp.uint8
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state.params))
         results[precision] = float(metrics["grad_norm"])
@@ -294,8 +297,6 @@ EVERYWHERE = [
     ("--env-id CartPoleEazy", "did you mean"),
     ("--env-params speed=3", "max_steps_in_episode"),
     ("--num-envs 0", "--num-envs 0: use 1 or more"),
-    ("--num-minibatches 7", "use 4 or 8"),
-    ("--num-envs 100000 --num-steps 100000 --num-minibatches 7", "a rollout has at most"),
     ("--total-timesteps 3000000000", "a number from 1 to"),
     ("--env-id MNISTBandit-bsuite", "downloads"),
     ("--precision float8", "bfloat16"),
@@ -320,7 +321,29 @@ PPO_ONLY = [
     ("--target-kl 0", "--target-kl"),
     ("--num-envs 2 --num-steps 1 --num-minibatches 2", "--no-norm-adv"),
 ]
+ROLLOUTS_ONLY = [
+    ("--num-minibatches 7", "use 4 or 8"),
+    ("--num-envs 100000 --num-steps 100000 --num-minibatches 7", "a rollout has at most"),
+]
+REPLAY_ONLY = [
+    ("--replay-storage films", "states, frames"),
+    ("--tau 2", "from 0 to 1"),
+    ("--learning-starts 2000000", "use no more"),
+    ("--buffer-size 10", "--buffer-size 10"),
+    ("--batch-size 0", "--batch-size 0: use 1 or more"),
+]
 REFUSALS = [(name, *case) for name in NEW for case in EVERYWHERE]
+REFUSALS += [(name, *case) for name in NEW_ON_POLICY for case in ROLLOUTS_ONLY]
+REFUSALS += [(name, *case) for name in OFF_POLICY for case in REPLAY_ONLY]
+REFUSALS += [("dqn_mlp", "--train-frequency 12", "use 8 or 16"), ("dqn_mlp", "--train-frequency 40", "use 32 or 64")]
+REFUSALS += [
+    ("dqn_rnn", "--burn-in 12", "use 8 or 16"),
+    ("dqn_rnn", "--burn-in 40", "use 32 or 64"),
+    ("dqn_rnn", "--train-frequency 100", "use 64 or 128"),
+    ("dqn_rnn", "--train-frequency 1000", "use 512"),
+    ("dqn_rnn", "--total-timesteps 1000", "a sequence in every environment takes 1536 steps"),
+    ("dqn_rnn", "--memory Elephant", "MinGRU"),
+]
 REFUSALS += [(name, *case) for name in NEW_PIXEL for case in PIXELS_ONLY]
 REFUSALS += [(name, *case) for name in NEW if name.startswith("ppo") for case in PPO_ONLY]
 REFUSALS += [("ppo_rnn", "--memory Elephant", "MinGRU"), ("ppo_continuous_action", "--env-id CartPoleEasy", "Box")]

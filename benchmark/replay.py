@@ -1,0 +1,108 @@
+"""What a replay buffer of states costs: bytes a step, peak memory, steps per second; one process per id and storage.
+
+    python benchmark/replay.py                                                  # a million steps of all ten families
+    python benchmark/replay.py --storages states frames --buffer-size 50000 --env-ids NavigatorEasy --out ...
+
+Peak memory is the process's largest resident set on a CPU, compilation and all, and the device's own peak on a GPU; the
+batch is what the compiled program takes beside its state. The rate is the median of three runs, after learning starts.
+"""
+
+import csv
+import importlib
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+ROOT = Path(__file__).parent.parent
+FAMILIES = "AutoEncode BattleShip Breakout CartPole CountRecall MineSweeper Navigator NoisyCartPole Skittles Tetris"
+
+
+@dataclass(frozen=True)
+class Args:
+    script: str = "dqn_mlp"
+    """dqn_mlp or dqn_rnn"""
+    env_ids: tuple[str, ...] = tuple(f"{family}Hard" for family in FAMILIES.split())
+    """ids of popgym_arcade; the partially observable twin is played"""
+    storages: tuple[str, ...] = ("states",)
+    """values of --replay-storage"""
+    buffer_size: int = 1_000_000
+    """steps in the buffer"""
+    steps: int = 8_192
+    """steps of a timed run"""
+    flags: str = ""
+    """more flags of the script"""
+    out: str = "benchmark/results/replay.csv"
+    """table to write"""
+
+
+def measure(script: str, steps: int, flags: list[str]) -> dict:
+    """Trains a little, in this process."""
+    sys.path.insert(0, str(ROOT))
+    module = importlib.import_module(script)
+    import jax
+    import jax.numpy as jnp
+
+    args = module.parse_args(flags)
+    init, train_chunk = module.make_train(args)
+    state = jax.jit(init)(jax.random.key(0))
+    program = jax.jit(train_chunk, donate_argnums=0).lower(state, jnp.int32(1)).compile()
+    updates = max(1, steps // args.update_size)
+    rates = []
+    for _ in range(5):  # the first fills the buffer, the second warms up
+        began = time.perf_counter()
+        state, metrics = jax.block_until_ready(program(state, jnp.int32(updates)))
+        rates.append(updates * args.update_size / (time.perf_counter() - began))
+    assert int(metrics["gradient_steps"]) == updates * args.gradient_steps, "raise --steps: learning has not begun"
+    held = args.buffer_length * args.num_envs * getattr(args, "chunk", 1)
+    stats = jax.devices()[0].memory_stats()
+    peak = stats["peak_bytes_in_use"] if stats else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "steps_held": held,
+        "bytes_a_step": round(module.replay_bytes(args) / held, 1),
+        "buffer_mb": round(module.replay_bytes(args) / 1e6),
+        "batch_mb": round(program.memory_analysis().temp_size_in_bytes / 1e6, 1),
+        "peak_memory_mb": round(peak / 1e6),
+        "steps_per_second": round(sorted(rates[2:])[1]),
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def main(args: Args) -> None:
+    rows = []
+    for env_id in args.env_ids:
+        for storage in args.storages:
+            flags = f"--env-id {env_id} --partial-obs --replay-storage {storage} --buffer-size {args.buffer_size}"
+            flags += f" --total-timesteps {max(args.buffer_size, 10 * args.steps)} --learning-starts {args.steps // 2}"
+            line = [
+                sys.executable,
+                __file__,
+                "--measure",
+                args.script,
+                str(args.steps),
+            ] + f"{flags} {args.flags}".split()
+            found = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
+            rows.append({"script": args.script, "env_id": env_id, "storage": storage} | json.loads(found))
+            print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+    machine = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="") as file:
+        table = csv.DictWriter(file, [*rows[0], *machine])
+        table.writeheader()
+        table.writerows([row | machine for row in rows])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        print(json.dumps(measure(sys.argv[2], int(sys.argv[3]), sys.argv[4:])))
+    else:
+        main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,1561 @@
+"""Recurrent double DQN: replay of sequences, with the memory that they began with and a burn-in to refresh it.
+
+Papers: Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning" (R2D2),
+        https://openreview.net/forum?id=r1lyTjAqYX; and those of dqn_mlp.py
+Run:    python dqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
+Page:   docs/dqn_rnn.md
+
+Shapes: T steps of a sequence, E environments, B sequences of a batch, A actions, H hidden; time first.
+`start[t]` comes with `obs[t]` and is True at an episode's first; `terminated[t]`, `truncated[t]` follow `action[t]`.
+"""
+
+import ast
+import contextlib
+import csv
+import dataclasses
+import difflib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import flashbax as fbx
+import flax.linen as nn
+import gymnax
+import jax
+import jax.numpy as jnp
+import memax.equinox.train_utils as memax
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import tyro
+from flax import struct
+from gymnax.environments import spaces
+from memax.equinox.gras import GRAS
+from memax.equinox.groups import BinaryAlgebra, Resettable
+from memax.equinox.models.residual import ResidualModel
+from memax.equinox.scans import semigroup_scan
+from memax.equinox.semigroups.s6 import S6Semigroup
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tqdm import tqdm
+
+import popgym_arcade
+
+SCRIPT = Path(__file__).stem
+MAX_INT = 2**31 - 1
+MAX_FRAMES = 2_000  # of a GIF
+POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
+WAITER = ThreadPoolExecutor(1)
+MIN_PRIORITY = 1e-6  # of a step without an error, so that it can be sampled again
+SHARE_OF_MAX = 0.9  # a sequence's priority is so much of its largest error, the rest of their mean (R2D2)
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    env_id: str = "CartPoleEasy"
+    """id of the environment: any of popgym_arcade or gymnax with discrete actions"""
+    partial_obs: bool = False
+    """play the partially observable twin (popgym_arcade ids only)"""
+    obs_size: int = 128
+    """side of the frame in pixels, 128 or 256 (popgym_arcade ids only)"""
+    env_params: tuple[str, ...] = ()
+    """fields of the environment's parameters to replace, as NAME=VALUE ..."""
+    seed: int = 0
+    """seed of the first agent"""
+    num_seeds: int = 1
+    """agents trained together, with seeds SEED, SEED + 1, ..."""
+    total_timesteps: int = 1_000_000
+    """environment steps of each agent, rounded up to whole updates"""
+    learning_rate: float = 5e-4
+    """learning rate of Adam"""
+    anneal_lr: bool = True
+    """bring the learning rate linearly to zero over the training"""
+    num_envs: int = 32
+    """parallel environments"""
+    buffer_size: int = 1_000_000
+    """steps that the replay buffer holds, those of all environments together"""
+    replay_storage: str = "states"
+    """what the buffer holds of popgym_arcade ids: states, drawn when sampled, or frames; what is learned is the same"""
+    save_buffer: bool = False
+    """save the buffer in every checkpoint, so that a resumed run equals an unbroken one"""
+    learning_starts: int = 10_000
+    """steps in the buffer before the first gradient step"""
+    num_steps: int = 32
+    """steps of a sequence that are learned from"""
+    burn_in: int = 16
+    """steps before them that only bring the memory up to date; divides NUM_STEPS or is a multiple of it"""
+    train_frequency: int = 64
+    """steps of all environments together for each gradient step"""
+    batch_size: int = 8
+    """sequences sampled from the buffer for a gradient step"""
+    n_step: int = 5
+    """rewards in a target before it goes on with a value"""
+    gamma: float = 0.99
+    """discount"""
+    target_network_frequency: int = 5_000
+    """steps between two updates of the target network"""
+    tau: float = 1.0
+    """share of the parameters that the target network takes over in an update"""
+    max_grad_norm: float = 10.0
+    """gradients are scaled down to this global norm"""
+    start_e: float = 1.0
+    """epsilon at the first step"""
+    end_e: float = 0.05
+    """epsilon after the exploration fraction"""
+    exploration_fraction: float = 0.3
+    """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
+    prioritized: bool = False
+    """sample steps with large errors more often, their losses weighted down"""
+    prioritized_replay_alpha: float = 0.6
+    """exponent of the errors in the probabilities; 0 is uniform (with PRIORITIZED)"""
+    prioritized_replay_beta: float = 0.4
+    """exponent of the weights at the first step, from where it rises linearly to 1 (with PRIORITIZED)"""
+    memory: str = "MinGRU"
+    """memory model: MinGRU or any of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
+    hidden_size: int = 512
+    """width of the two memory layers"""
+    prev_action: bool = True
+    """feed the previous action to the memory"""
+    encoder: str = "patch"
+    """reader of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    precision: str = "float32"
+    """matrix products of encoder and head in float32 or bfloat16; parameters and memory stay in float32"""
+    exp_name: str = SCRIPT
+    """name of the experiment in the run folder's name"""
+    run_dir: str = "runs"
+    """folder that receives the run folder"""
+    log_every: int = 5_000
+    """steps between two points of the training curves"""
+    eval_every: int = 50_000
+    """steps between two evaluations of the greedy policy; 0: only at the end"""
+    eval_episodes: int = 32
+    """complete episodes of one evaluation"""
+    target_return: float | None = None
+    """stop early when two evaluations in a row reach this mean return in every seed"""
+    checkpoint_every: int = 50_000
+    """steps between two checkpoints; 0: only at the end"""
+    capture_video: bool = False
+    """leave a GIF of one greedy episode in the run folder (popgym_arcade ids only)"""
+    resume: str = ""
+    """run folder to continue from its last checkpoint"""
+
+    @property
+    def chunk(self) -> int:
+        """Steps of each environment in one update, which are stored with the memory before them."""
+        return math.gcd(self.num_steps, self.burn_in)
+
+    @property
+    def update_size(self) -> int:
+        """Steps of one update over all environments of a seed."""
+        return self.num_envs * self.chunk
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps of one update."""
+        return self.update_size // self.train_frequency
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of the whole training."""
+        return -(-self.total_timesteps // self.update_size)
+
+    @property
+    def buffer_length(self) -> int:
+        """Chunks of each environment that the buffer holds; no more than there will be."""
+        return min(self.buffer_size // self.update_size, self.num_updates)
+
+    @property
+    def sequence_chunks(self) -> int:
+        """Chunks of one sequence, burn-in and all."""
+        return (self.burn_in + self.num_steps) // self.chunk
+
+    def checked(self) -> "Args":
+        """These arguments with `total_timesteps` rounded up to whole updates.
+
+        Raises:
+            UserError: with the flag to change and what to change it to, before anything is compiled or written.
+        """
+        counts = "num_seeds total_timesteps num_envs buffer_size num_steps train_frequency batch_size"
+        counts += " n_step target_network_frequency hidden_size log_every eval_episodes"
+        limits = dict.fromkeys(counts.split(), (1, MAX_INT))
+        limits |= {"seed": (0, MAX_INT - self.num_seeds), "eval_every": (0, MAX_INT), "checkpoint_every": (0, MAX_INT)}
+        shares = "gamma tau start_e end_e exploration_fraction learning_rate"
+        shares += " prioritized_replay_alpha prioritized_replay_beta"
+        limits |= dict.fromkeys(shares.split(), (0, 1))
+        limits |= {"max_grad_norm": (1e-6, MAX_INT), "learning_starts": (0, MAX_INT), "burn_in": (0, MAX_INT)}
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                allowed = f"{low} or more" if value < low and high == MAX_INT else f"a number from {low} to {high}"
+                raise UserError(f"{flag(name)} {value}: use {allowed}")
+        if self.burn_in and self.chunk < min(self.burn_in, self.num_steps):
+            below = self.burn_in // self.num_steps * self.num_steps
+            multiples = f"{below} or {below + self.num_steps}"
+            nearest = multiples if below else nearest_divisors(self.num_steps, self.burn_in)
+            both = f"--burn-in {self.burn_in} neither divides --num-steps {self.num_steps} nor is a multiple of it"
+            raise UserError(f"{both}: use {nearest}")
+        if self.update_size % self.train_frequency:
+            larger = self.train_frequency > self.update_size
+            nearest = self.update_size if larger else nearest_divisors(self.update_size, self.train_frequency)
+            both = f"--train-frequency {self.train_frequency} does not divide the {self.update_size} steps of an update"
+            raise UserError(f"{both}: use {nearest}")
+        least = self.sequence_chunks * self.update_size
+        for name in ("buffer_size", "total_timesteps"):
+            if getattr(self, name) < least:
+                what = f"{flag(name)} {getattr(self, name)}"
+                raise UserError(f"{what}: a sequence in every environment takes {least} steps, use as many or more")
+        if self.learning_starts > self.buffer_length * self.update_size:
+            whole = f"the buffer never holds more than {self.buffer_length * self.update_size} steps"
+            raise UserError(f"--learning-starts {self.learning_starts}: {whole}, use no more")
+        choices = {"encoder": ("patch", "paper"), "precision": ("float32", "bfloat16"), "memory": tuple(MEMORIES)}
+        choices |= {"replay_storage": ("states", "frames")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise UserError(f"{flag(name)} {getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
+        if not self.exp_name or "/" in self.exp_name:
+            raise UserError(f"--exp-name {self.exp_name!r} becomes part of a folder's name: use a word without /")
+        if self.target_return is not None and not (math.isfinite(self.target_return) and self.eval_every):
+            raise UserError(f"--target-return {self.target_return}: use a finite number, and an --eval-every above 0")
+        env, env_params = make_env(self)
+        actions, observations = env.action_space(env_params), env.observation_space(env_params)
+        if not isinstance(actions, spaces.Discrete):
+            raise UserError(f"--env-id {self.env_id} has {type(actions).__name__} actions: use one with Discrete ones")
+        if self.encoder == "paper" and is_pixels(observations) and observations.shape[:2] not in PAPER_LAYERS:
+            raise UserError("--encoder paper reads frames of 128 or 256 px: use --encoder patch")
+        if self.capture_video and not is_arcade(self):
+            raise UserError(f"--capture-video films popgym_arcade ids only: leave it out with {self.env_id}")
+        network = make_network(self, observations, actions.n)
+        params = jax.eval_shape(functools.partial(init_params, network, observations), jax.random.key(0))
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        if size > MAX_PARAMS:
+            what = f"--memory {self.memory} at --hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
+            raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
+        return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size)
+
+
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` below and above `wanted`, which is none, as "4 or 8"."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    divisors = {*small, *(number // n for n in small)}
+    nearest = [max(n for n in divisors if n < wanted), *sorted(n for n in divisors if n > wanted)[:1]]
+    return " or ".join(map(str, nearest))
+
+
+def flag(name: str) -> str:
+    """The command line's spelling of a field of `Args`."""
+    return "--" + name.replace("_", "-")
+
+
+def is_arcade(args: Args) -> bool:
+    """Whether the environment is one of popgym_arcade, with twins and sizes."""
+    return args.env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
+
+
+@functools.lru_cache
+def make_env(args: Args):
+    """The environment and its parameters, `--env-params` replaced. Raises UserError on anything unknown."""
+    known = gymnax.registered_envs
+    if args.env_id not in known:
+        like = difflib.get_close_matches(args.env_id, known, 3, 0.4) or sorted(known)
+        raise UserError(f"--env-id {args.env_id!r} is unknown: did you mean {' or '.join(like)}?")
+    if args.partial_obs and not is_arcade(args):
+        raise UserError(f"--env-id {args.env_id} has no partially observable twin: leave --partial-obs out")
+    if is_arcade(args) and args.obs_size not in (128, 256):
+        raise UserError(f"--obs-size {args.obs_size}: use 128 or 256")
+    twin = {"partial_obs": args.partial_obs, "obs_size": args.obs_size} if is_arcade(args) else {}
+    if args.env_id == "MNISTBandit-bsuite":
+        raise UserError(f"--env-id {args.env_id} downloads data when it is made: use another id")
+    env, env_params = gymnax.make(args.env_id, **twin)
+    fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
+    for item in args.env_params:
+        name, _, text = item.partition("=")
+        if name not in fields:
+            raise UserError(f"--env-params {item!r}: {args.env_id} has no such parameter; it has {', '.join(fields)}")
+        try:
+            env_params = env_params.replace(**{name: read_like(fields[name], text)})
+        except (ValueError, SyntaxError, TypeError):
+            kind = type(fields[name]).__name__
+            raise UserError(f"--env-params {item!r}: write {name} like {fields[name]}, its {kind} now") from None
+    return env, env_params
+
+
+def read_like(old: Any, text: str) -> Any:
+    """What `text` writes as a Python literal, if it is of the type and shape of `old`; else a ValueError."""
+    new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
+    if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
+        raise ValueError
+    return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
+
+
+# ----------------------------------------------------------------------------------------------------------- network
+
+
+PAPER_LAYERS = {  # frame: (features, kernel, stride, pooling window, pooling stride); POPGym Arcade, arXiv:2503.01450
+    (128, 128): ((64, 5, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 3, 1), (512, 1, 1, 1, 1)),
+    (256, 256): ((64, 7, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 2, 2), (512, 3, 2, 1, 1)),
+}
+MAX_PARAMS = 50_000_000  # memax's Spherical grows with the cube of the hidden size
+
+
+def is_pixels(observation) -> bool:
+    """Whether an observation (or its space) is a picture: uint8 [side, side, channels] with side >= 64."""
+    return observation.dtype == jnp.uint8 and len(observation.shape) == 3 and observation.shape[0] >= 64
+
+
+def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], *_padding, **_options) -> jax.Array:
+    """VALID convolution of x[N, h, w, c] with kernel[k, k, c, f], as strided slices and one matrix product.
+
+    XLA's CPU backend runs a convolution inside a `scan` 15 to 20 times slower than outside, and all is in a scan here.
+    """
+    patches = jnp.concatenate(window_slices(x, kernel.shape[0], strides[0]), axis=-1)
+    return patches @ kernel.reshape(-1, kernel.shape[-1])
+
+
+def window_slices(x: jax.Array, window: int, stride: int) -> list[jax.Array]:
+    """The window * window strided slices of x[N, h, w, c] that a VALID window sees, row by row."""
+    rows, columns = ((side - window) // stride * stride + 1 for side in x.shape[1:3])
+    offsets = [(i, j) for i in range(window) for j in range(window)]
+    return [x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets]
+
+
+def max_pool(x: jax.Array, window: int, stride: int) -> jax.Array:
+    """VALID max-pooling of x[N, h, w, c], as a maximum of slices: faster backwards than a reduce-window on a CPU."""
+    return functools.reduce(jnp.maximum, window_slices(x, window, stride))
+
+
+def merge(x: jax.Array, side: int) -> jax.Array:
+    """[N, h, w, c] -> [N, h / side, w / side, side * side * c]: neighbours side by side, by reshape alone."""
+    n, h, w, c = x.shape
+    x = x.reshape(n, h // side, side, w // side, side, c).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, h // side, w // side, side * side * c)
+
+
+class Encoder(nn.Module):
+    """Observations [N, ...] -> features in float32, [N, 512] of pixels and [N, width] of anything else."""
+
+    kind: str  # of pixels "patch" or "paper", of anything else "dense"
+    dtype: Any
+    width: int = 256  # of the two layers that read anything but pixels
+    norm: bool = True  # these have LayerNorm and leaky ReLU, else tanh
+    kernel_init: Any = nn.linear.default_kernel_init
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        if self.kind == "dense":
+            x = self.read_layer(obs.reshape(obs.shape[0], -1).astype(jnp.float32))
+            return self.read_layer(x).astype(jnp.float32)
+        read = self.read_paper if self.kind == "paper" else self.read_patches
+        return read(obs).astype(jnp.float32)
+
+    @nn.nowrap
+    def read_layer(self, x: jax.Array) -> jax.Array:
+        x = self.dense(self.width)(x)
+        return nn.leaky_relu(nn.LayerNorm(dtype=self.dtype)(x)) if self.norm else nn.tanh(x)
+
+    @nn.nowrap
+    def dense(self, features: int, use_bias: bool = True) -> nn.Dense:
+        return nn.Dense(features, use_bias, self.dtype, kernel_init=self.kernel_init)
+
+    @nn.nowrap
+    def read_paper(self, obs: jax.Array) -> jax.Array:
+        x = obs.astype(self.dtype) / 255
+        lowering = {"conv_general_dilated": convolve if jax.default_backend() == "cpu" else None}
+        for features, kernel, stride, window, pool_stride in PAPER_LAYERS[obs.shape[1:3]]:
+            options = {"dtype": self.dtype, "kernel_init": self.kernel_init, **lowering}
+            x = nn.Conv(features, (kernel, kernel), stride, "VALID", **options)(x)
+            x = max_pool(nn.leaky_relu(x), window, pool_stride)
+        return x.reshape(obs.shape[0], -1)
+
+    @nn.nowrap
+    def read_patches(self, obs: jax.Array) -> jax.Array:
+        # 16 x 16 patches whatever the size; the bytes are rearranged before they become four times as many
+        patch = -(-max(obs.shape[1:3]) // 16)
+        rows, columns = (16 * patch - side for side in obs.shape[1:3])
+        x = merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(self.dtype) / 255
+        # most of a frame never changes: without its mean and scale, what does change is not drowned by the rest
+        x = self.dense(32, use_bias=False)(x)
+        x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
+        x = nn.leaky_relu(self.dense(64)(merge(x, 2)))
+        return nn.leaky_relu(self.dense(512)(x.reshape(obs.shape[0], -1)))
+
+
+class MinGRU(GRAS):
+    """h_t = (1 - z_t) h_{t-1} + z_t W_h x_t with z_t = sigmoid(W_z x_t), as an associative scan.
+
+    Feng et al. 2024, "Were RNNs All We Needed?", https://arxiv.org/abs/2410.01201
+    """
+
+    algebra: BinaryAlgebra
+    scan: Any
+    gate: eqx.nn.Linear
+    candidate: eqx.nn.Linear
+
+    def __init__(self, hidden_size: int, key: jax.Array):
+        gate_key, candidate_key = jax.random.split(key)
+        self.algebra = Resettable(S6Semigroup(hidden_size))  # h -> a h + b
+        self.scan = semigroup_scan
+        self.gate = eqx.nn.Linear(hidden_size, hidden_size, key=gate_key)
+        self.candidate = eqx.nn.Linear(hidden_size, hidden_size, key=candidate_key)
+
+    def forward_map(self, x, key=None):
+        features, start = x
+        z = jax.nn.sigmoid(self.gate(features))
+        return (1 - z, z * self.candidate(features)), start
+
+    def backward_map(self, h, x, key=None):
+        (_, hidden), _ = h
+        return hidden
+
+
+def memax_layer(name: str):
+    """The maker of one of memax's layers, (hidden_size, window, key) -> layer. Attention looks back `window` steps."""
+
+    def make(hidden_size: int, window: int, key: jax.Array):
+        kwargs = {name: {"window_size": window}} if name.startswith("Attention") else {}
+        model = memax.get_residual_memory_model(
+            name, 1, hidden_size, 1, num_layers=1, key=key, layer_kwargs=kwargs, model_kwargs={}
+        )
+        return model.layers[0]
+
+    return make
+
+
+MEMAX_NAMES = (
+    "MLP NMax FART FWP DeltaNet DeltaProduct GDN FFM S6 PSpherical LRU LinearRNN Stack Attention Attention-RoPE"
+    " Attention-ALiBi GRU Elman ElmanReLU Spherical MGU LSTM"
+)
+# Your own memory is a memax `GRAS` and one line here: name -> function (hidden_size, window, key) -> layer.
+MEMORIES = {"MinGRU": lambda hidden_size, window, key: MinGRU(hidden_size, key)}
+MEMORIES |= {name: memax_layer(name) for name in MEMAX_NAMES.split()}
+
+
+def build_memory(name: str, sizes: tuple[int, int, int], window: int, num_layers: int, key: jax.Array) -> ResidualModel:
+    """An equinox model of residual memory layers with fresh weights; `sizes` are those of input, output and hidden."""
+
+    # memax 0.1.1 reuses keys within and between layers: each layer is made from a key of its own, and a raw one
+    def one_layer(key):
+        outer_key, layer_key = jax.random.key_data(jax.random.split(key))
+        make_layer = lambda recurrent_size, key: MEMORIES[name](recurrent_size, window, layer_key)  # noqa: E731
+        return ResidualModel(make_layer, *sizes, num_layers=1, key=outer_key)
+
+    models = [one_layer(layer_key) for layer_key in jax.random.split(key, num_layers)]
+    parts = [model.layers[0] for model in models], [model.ff[0] for model in models]
+    return eqx.tree_at(lambda model: (model.layers, model.ff), models[0], parts)
+
+
+@functools.lru_cache
+def memory_skeleton(*config):
+    """`build_memory(*config, key)` as shapes of the weights and the model without them; computes nothing."""
+    with jax.ensure_compile_time_eval():
+        model = eqx.filter_eval_shape(build_memory, *config, jax.random.key(0))
+    return eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+
+
+class Memory(nn.Module):
+    """Two residual layers of a memory: x[T, B, F], start[T, B] -> y[T, B, 256], in float32.
+
+    Wraps an equinox model, whose arrays are this module's parameters under the names they have there.
+    """
+
+    model: str
+    input_size: int
+    hidden_size: int
+    window: int
+
+    @nn.nowrap
+    def config(self):
+        return self.model, (self.input_size, 256, self.hidden_size), self.window, 2
+
+    @nn.nowrap
+    def initial_carry(self, batch: int) -> Any:
+        """Memory of `batch` fresh sequences, leaves [B, ...]; the first step of each has to have start = True."""
+        shapes, rest = memory_skeleton(*self.config())
+        # any weights do: where a start flag is set, the model computes its first state from the real ones
+        model = eqx.combine(jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes), rest)
+        return memax.add_batch_dim(model.initialize_carry(None), batch)
+
+    @nn.compact
+    def __call__(self, carry: Any, x: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
+        shapes, rest = memory_skeleton(*self.config())
+        named_shapes, treedef = jax.tree_util.tree_flatten_with_path(shapes)
+        names = [leaf_name(path) for path, _ in named_shapes]
+
+        def init_weights():
+            model = build_memory(*self.config(), self.make_rng("params"))
+            return dict(zip(names, jax.tree.leaves(eqx.filter(model, eqx.is_array)), strict=True))
+
+        # not self.param, which traces the initialiser again at every call
+        weights = self.variable("params", "weights", init_weights).value
+        model = eqx.combine(jax.tree.unflatten(treedef, [weights[name] for name in names]), rest)
+
+        def one_sequence(carry, x, start):
+            carries, y = model(carry, (x, start))
+            return model.latest_recurrent_state(carries), y
+
+        return jax.vmap(one_sequence, in_axes=(0, 1, 1), out_axes=(0, 1))(carry, x, start)
+
+
+def leaf_name(path) -> str:
+    """A leaf's place in its tree, as "layers.0.gate.weight"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+@struct.dataclass
+class Output:
+    """What the network says of each observation: q[T, B, A] float32."""
+
+    q: jax.Array
+
+
+class QNetwork(nn.Module):
+    """Encoder, memory over features and previous action, action values."""
+
+    args: Args
+    num_actions: int
+    pixels: bool
+
+    def setup(self):
+        args, dtype = self.args, jnp.dtype(self.args.precision)
+        input_size = (512 if self.pixels else 256) + args.prev_action * self.num_actions
+        self.encode = Encoder(args.encoder if self.pixels else "dense", dtype)
+        self.remember = Memory(args.memory, input_size, args.hidden_size, window=args.burn_in + args.num_steps)
+        self.norm = nn.LayerNorm()
+        self.head = nn.Dense(self.num_actions)
+
+    def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
+        steps, batch = start.shape
+        x = self.encode(obs.reshape(steps * batch, *obs.shape[2:])).reshape(steps, batch, -1)  # [T, B, F]
+        if self.args.prev_action:  # an episode's first observation follows no action: all zeros
+            x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
+        carry, x = self.remember(carry, x, start)
+        return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))))
+
+
+def make_network(args: Args, observation_space, num_actions: int) -> QNetwork:
+    """The network that these arguments describe; of the space only `shape` and `dtype` are read."""
+    return QNetwork(args, num_actions, is_pixels(observation_space))
+
+
+def initial_carry(network: QNetwork, batch: int) -> Any:
+    """Memory of `batch` fresh sequences, leaves [B, ...]."""
+    return network.bind({}).remember.initial_carry(batch)
+
+
+def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
+    """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
+    return network.apply(params, carry, obs, prev_action, start)
+
+
+def init_params(network: QNetwork, observation_space, key: jax.Array):
+    """Fresh parameters, float32."""
+    obs = jnp.zeros((1, 1, *observation_space.shape), observation_space.dtype)
+    return network.init(key, initial_carry(network, 1), obs, jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+
+
+# --------------------------------------------------------------------------------------------------------- algorithm
+
+
+def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """Actions [E] int32: uniform with probability epsilon, else the best of q[E, A]."""
+    explore_key, action_key = jax.random.split(key)
+    explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
+    return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
+
+
+def double_q_values(next_q: jax.Array, target_next_q: jax.Array) -> jax.Array:
+    """Values [...] of next observations: Q'(s', argmax_a Q(s', a)) with next_q[..., A] = Q(s', .) of the network that
+    learns and target_next_q[..., A] = Q'(s', .) of the target network (van Hasselt et al. 2016).
+    """
+    best = jnp.argmax(next_q, axis=-1, keepdims=True)
+    return jnp.take_along_axis(target_next_q, best, axis=-1)[..., 0]
+
+
+def n_step_targets(steps: "Step", next_value: jax.Array, gamma: float, n: int) -> jax.Array:
+    """Targets [T, B]: n discounted rewards, then the value of where they led; next_value[T, B] is that of each step.
+
+    The end of an episode cuts the sum short: after a terminated step comes nothing, after a truncated one its own next
+    value, and so after the last of the sequence.
+    """
+    going_on = gamma * (1 - steps.terminated)
+    target = steps.reward + going_on * next_value
+    for _ in range(n - 1):
+        later = jnp.concatenate([target[1:], next_value[-1:]])
+        target = steps.reward + going_on * jnp.where(steps.truncated, next_value, later)
+    return target
+
+
+def importance_weights(probabilities: jax.Array, beta: jax.Array) -> jax.Array:
+    """Weights [B] of steps that were sampled with these probabilities, the largest being 1 (Schaul et al. 2016).
+
+    What has no probability has no weight: rounding in flashbax's sum tree lets it be sampled now and then.
+    """
+    least = jnp.where(probabilities > 0, probabilities, jnp.inf).min()
+    return jnp.where(probabilities > 0, (jnp.maximum(probabilities, least) / least) ** -beta, 0.0)
+
+
+def epsilon_at(args: Args, update: jax.Array) -> jax.Array:
+    """Exploration rate of a rollout; `update` counts the rollouts before it."""
+    duration = args.exploration_fraction * args.num_updates
+    fraction = jnp.clip(update / duration, 0, 1) if duration else 1.0
+    return args.start_e + fraction * (args.end_e - args.start_e)
+
+
+def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
+    """Learning rate of an update; `update` counts the updates before it."""
+    return args.learning_rate * (1 - update / args.num_updates) if args.anneal_lr else args.learning_rate
+
+
+def beta_at(args: Args, update: jax.Array) -> jax.Array:
+    """Exponent of the importance weights in an update, rising from `prioritized_replay_beta` to 1."""
+    return args.prioritized_replay_beta + (1 - args.prioritized_replay_beta) * update / args.num_updates
+
+
+@struct.dataclass
+class Actor:
+    """Environments being played and the memory of their player, [E, ...]."""
+
+    env_state: Any
+    obs: jax.Array
+    carry: Any  # the memory before obs is read
+    prev_action: jax.Array  # int32
+    start: jax.Array  # bool
+    episode_return: jax.Array  # float32, of the episode under way
+    episode_length: jax.Array  # int32
+    key: jax.Array
+
+
+@struct.dataclass
+class Step:
+    """What the replay buffer holds of a step: [E, ...] when it is played, [T, B, ...] when it is learned from."""
+
+    seen: Any  # the environment's state that the step began in, or its observation
+    prev_action: jax.Array  # int32
+    start: jax.Array
+    action: jax.Array  # int32
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    next_seen: Any  # the state that the step led to, or its observation, before any reset
+
+
+@struct.dataclass
+class Chunk:
+    """An item of the replay buffer: steps on end of one environment, and the memory before the first."""
+
+    carry: Any
+    steps: Step
+
+
+@struct.dataclass
+class Transition:
+    """One step of all environments, [E, ...]; several are stacked to [T, E, ...]."""
+
+    step: Step
+    terminated: jax.Array
+    truncated: jax.Array
+    episode_return: jax.Array  # up to and with this step
+    episode_length: jax.Array
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that training goes on from."""
+
+    params: Any
+    target_params: Any
+    opt_state: Any
+    replay: Any  # flashbax's; None in a checkpoint without it
+    actor: Actor
+    key: jax.Array
+    update: jax.Array  # int32, updates so far
+
+
+@struct.dataclass
+class Learner:
+    """What a gradient step changes, and the sums of its metrics."""
+
+    params: Any
+    opt_state: Any
+    replay: Any  # its priorities
+    key: jax.Array
+    learned: dict
+
+
+def stores_states(args: Args) -> bool:
+    """Whether the buffer holds states, from which frames are drawn, instead of observations."""
+    return is_arcade(args) and args.replay_storage == "states"
+
+
+def make_replay(args: Args):
+    """flashbax's ring buffer [E, N] of chunks, of which it samples several on end, and the shapes of one chunk."""
+    env, env_params = make_env(args)
+    network = make_network(args, env.observation_space(env_params), env.action_space(env_params).n)
+    obs, env_state = jax.eval_shape(env.reset, jax.random.key(0), env_params)
+    seen = env_state if stores_states(args) else obs
+    number, scalar, truth = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
+    step = Step(seen, number, truth, number, scalar, truth, truth, seen)
+    steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((args.chunk, *x.shape), x.dtype), step)
+    item = Chunk(jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], initial_carry(network, 1))), steps)
+    sizes = {
+        "add_batch_size": args.num_envs,
+        "sample_batch_size": args.batch_size,
+        "max_length_time_axis": args.buffer_length,
+        "min_length_time_axis": max(args.sequence_chunks, -(-args.learning_starts // args.update_size)),
+        "sample_sequence_length": args.sequence_chunks,
+        "period": 1,
+    }
+    if not args.prioritized:
+        return fbx.make_trajectory_buffer(**sizes), item
+    how = {"priority_exponent": args.prioritized_replay_alpha, "device": jax.default_backend()}
+    return fbx.make_prioritised_trajectory_buffer(**sizes, **how), item
+
+
+def replay_bytes(args: Args) -> int:
+    """Bytes that the replay buffers of all seeds take."""
+    _, item = make_replay(args)
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(item))
+    return size * args.buffer_length * args.num_envs * args.num_seeds
+
+
+def check_memory(args: Args) -> None:
+    """Raises UserError when the replay buffers do not fit into the memory of the device."""
+    needed, there = replay_bytes(args) / 1e9, device_memory() / 1e9
+    if needed > there:
+        instead = ", or use --replay-storage states" if is_arcade(args) and not stores_states(args) else ""
+        raise UserError(f"--buffer-size {args.buffer_size} takes {needed:.0f} GB of {there:.0f}: lower it{instead}")
+
+
+def device_memory() -> int:
+    """Bytes of memory of a device; of a CPU, those of the machine."""
+    if jax.default_backend() == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return jax.devices()[0].memory_stats()["bytes_limit"]
+
+
+@struct.dataclass
+class Slots:
+    """What the network reads of a sequence to learn from it, [S, B, ...]: all its observations and next observations.
+
+    A step's next observation comes right after its own. Mostly that is the next step's; after a truncated step and
+    after the last it has a slot to itself, and where an episode starts anew, its start flag wipes out the memory of it.
+    """
+
+    seen: Any
+    prev_action: jax.Array
+    start: jax.Array
+    place: jax.Array  # [T, B] int32, each step's slot
+
+
+def lay_out(steps: Step, size: int) -> Slots:
+    """The slots of steps[T, B, ...], `size` of them; those behind the last next observation repeat it."""
+    length, batch = steps.start.shape
+    columns, numbers = jnp.arange(batch), jnp.arange(length)[:, None]
+    place = numbers + jnp.cumsum(steps.truncated, axis=0) - steps.truncated
+    apart = steps.truncated | (numbers == length - 1)
+    source = jnp.full((size, batch), 2 * length - 1).at[place, columns].set(numbers, mode="drop")
+    source = source.at[jnp.where(apart, place + 1, size), columns].set(length + numbers, mode="drop")
+
+    def gather(now, after):
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y])[source, columns], now, after)
+
+    return Slots(
+        seen=gather(steps.seen, steps.next_seen),
+        prev_action=gather(steps.prev_action, steps.action),
+        start=gather(steps.start, jnp.zeros_like(steps.start)),
+        place=place,
+    )
+
+
+def read_sequence(network: QNetwork, params, carry, past: Step, slots: Slots) -> tuple[jax.Array, jax.Array]:
+    """Q [T, B, A] of each step's observation and of its next one; no gradient goes back into the burn-in `past`."""
+    if past.start.shape[0]:
+        carry, _ = forward(network, params, carry, past.seen, past.prev_action, past.start)
+    _, output = forward(network, params, jax.lax.stop_gradient(carry), slots.seen, slots.prev_action, slots.start)
+    columns = jnp.arange(slots.start.shape[1])
+    return output.q[slots.place, columns], output.q[slots.place + 1, columns]
+
+
+def make_actor(args: Args):
+    """The network, begin(key, num_envs) -> Actor, act(params, actor, epsilon) -> (Actor, Transition, step's info)."""
+    env, env_params = make_env(args)
+    network = make_network(args, env.observation_space(env_params), env.action_space(env_params).n)
+
+    def begin(key: jax.Array, num_envs: int) -> Actor:
+        key, reset_key = jax.random.split(key)
+        obs, env_state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), env_params)
+        return Actor(
+            env_state=env_state,
+            obs=obs,
+            carry=initial_carry(network, num_envs),
+            prev_action=jnp.zeros(num_envs, jnp.int32),
+            start=jnp.ones(num_envs, bool),
+            episode_return=jnp.zeros(num_envs),
+            episode_length=jnp.zeros(num_envs, jnp.int32),
+            key=key,
+        )
+
+    def read(params, carry, obs, prev_action, start):
+        carry, output = forward(network, params, carry, obs[None], prev_action[None], start[None])
+        return carry, output.q[0]
+
+    def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
+        key, action_key, step_key = jax.random.split(actor.key, 3)
+        carry, q = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
+        action = epsilon_greedy(action_key, q, epsilon)
+        obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
+            jax.random.split(step_key, len(action)), actor.env_state, action, env_params
+        )
+        terminated = terminated.astype(bool)
+        truncated = truncated & ~terminated  # some gymnax ids set both: the natural end wins
+        done = terminated | truncated
+        transition = Transition(
+            step=Step(
+                seen=actor.env_state if stores_states(args) else actor.obs,
+                prev_action=actor.prev_action,
+                start=actor.start,
+                action=action,
+                reward=reward.astype(jnp.float32),
+                terminated=terminated,
+                truncated=truncated,
+                next_seen=info["final_state" if stores_states(args) else "final_observation"],
+            ),
+            terminated=terminated,
+            truncated=truncated,
+            episode_return=actor.episode_return + reward,
+            episode_length=actor.episode_length + 1,
+        )
+        actor = Actor(
+            env_state=env_state,
+            obs=obs,
+            carry=carry,
+            prev_action=action,
+            start=done,
+            episode_return=jnp.where(done, 0, transition.episode_return),
+            episode_length=jnp.where(done, 0, transition.episode_length),
+            key=key,
+        )
+        return actor, transition, info
+
+    return network, begin, act
+
+
+def make_train(args: Args):
+    """The pure functions init(key) -> TrainState and train_chunk(state, num_updates) -> (TrainState, metrics).
+
+    The metrics are sums over the updates; `num_updates` is traced, so that one program serves chunks of every length.
+    With several seeds map both over a leading axis named "seed" (`over_seeds`).
+    """
+    env, env_params = make_env(args)
+    network, begin, act = make_actor(args)
+    buffer, item = make_replay(args)
+    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam())
+    most_truncations = -(-(args.num_steps - 1) // max(1, int(env_params.max_steps_in_episode)))
+
+    def init(key: jax.Array) -> TrainState:
+        key, network_key, actor_key = jax.random.split(key, 3)
+        params = init_params(network, env.observation_space(env_params), network_key)
+        return TrainState(
+            params=params,
+            target_params=jax.tree.map(jnp.copy, params),
+            opt_state=optimizer.init(params),
+            replay=buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), item)),
+            actor=begin(actor_key, args.num_envs),
+            key=key,
+            update=jnp.int32(0),
+        )
+
+    def observe(seen):
+        """Observations [T, B, ...] of what the buffer holds of them."""
+        return jax.vmap(jax.vmap(env.get_obs))(seen) if stores_states(args) else seen
+
+    def learn(target_params, update, learner: Learner) -> Learner:
+        """One gradient step on B sequences from the buffer."""
+        key, sample_key = jax.random.split(learner.key)
+        sample = buffer.sample(learner.replay, sample_key)  # [B, chunks, ...]
+        carry = jax.tree.map(lambda x: x[:, 0], sample.experience.carry)
+        steps = jax.tree.map(
+            lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]).swapaxes(0, 1), sample.experience.steps
+        )  # [burn-in + T, B, ...]
+        past = jax.tree.map(lambda x: x[: args.burn_in], steps)
+        steps = jax.tree.map(lambda x: x[args.burn_in :], steps)
+        slots = lay_out(steps, args.num_steps + 1 + most_truncations)
+        weight = jnp.ones(args.batch_size)
+        if args.prioritized:
+            weight = importance_weights(sample.probabilities, beta_at(args, update))
+
+        read = functools.partial(read_sequence, network)
+        past = past.replace(seen=observe(past.seen))
+        slots = slots.replace(seen=observe(slots.seen))
+        _, target_next_q = read(target_params, carry, past, slots)
+
+        def loss(params):
+            """Half the weighted mean squared distance of Q(s_t, a_t) to the targets [T, B]; mean Q, priorities [B]."""
+            all_q, next_q = read(params, carry, past, slots)
+            next_value = double_q_values(jax.lax.stop_gradient(next_q), target_next_q)
+            target = n_step_targets(steps, next_value, args.gamma, args.n_step)
+            q = jnp.take_along_axis(all_q, steps.action[..., None], axis=-1)[..., 0]
+            error = jnp.abs(q - target)
+            priority = SHARE_OF_MAX * error.max(axis=0) + (1 - SHARE_OF_MAX) * error.mean(axis=0)
+            return 0.5 * (weight * jnp.square(error)).mean(), (q.mean(), priority)
+
+        (td_loss, (q_mean, priority)), grads = jax.value_and_grad(loss, has_aux=True)(learner.params)
+        direction, opt_state = optimizer.update(grads, learner.opt_state, learner.params)
+        rate = learning_rate_at(args, update)
+        learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.tree.norm(grads)}
+        replay = learner.replay
+        if args.prioritized:
+            replay = buffer.set_priorities(replay, sample.indices, jnp.where(weight > 0, priority + MIN_PRIORITY, 0))
+        return Learner(
+            params=jax.tree.map(lambda x, step: x - rate * step, learner.params, direction),
+            opt_state=opt_state,
+            replay=replay,
+            key=key,
+            learned=jax.tree.map(jnp.add, learner.learned, learned),
+        )
+
+    def update(state: TrainState) -> tuple[TrainState, dict]:
+        epsilon = epsilon_at(args, state.update)
+        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
+        actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.chunk)
+        steps = jax.tree.map(lambda x: x.swapaxes(0, 1), rollout.step)  # [E, T, ...]
+        replay = buffer.add(state.replay, jax.tree.map(lambda x: x[:, None], Chunk(state.actor.carry, steps)))
+
+        ready = buffer.can_sample(replay)
+        if args.num_seeds > 1:  # all are at the same step; what differs between seeds would be computed and thrown away
+            ready = jax.lax.pmax(ready.astype(jnp.int32), "seed") > 0
+        steps = jnp.where(ready, args.gradient_steps, 0)
+        key, learn_key = jax.random.split(state.key)
+        nothing = dict.fromkeys(("td_loss", "q_values", "grad_norm"), jnp.float32(0))
+        learner = Learner(state.params, state.opt_state, replay, learn_key, nothing)
+        one_step = functools.partial(learn, state.target_params, state.update)
+        learner = jax.lax.fori_loop(0, steps, lambda _, learner: one_step(learner), learner)
+
+        steps_done = state.update * args.update_size + jnp.array([0, args.update_size])
+        before, now = steps_done // args.target_network_frequency
+        share = jnp.where(now > before, args.tau, 0.0)
+        target_params = optax.incremental_update(learner.params, state.target_params, share)
+        done = rollout.terminated | rollout.truncated
+        metrics = learner.learned | {
+            "updates": jnp.int32(1),
+            "gradient_steps": steps,
+            "episodes": done.sum(dtype=jnp.int32),
+            "episodic_return": (done * rollout.episode_return).sum(),
+            "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
+        }
+        state = TrainState(
+            params=learner.params,
+            target_params=target_params,
+            opt_state=learner.opt_state,
+            replay=learner.replay,
+            actor=actor,
+            key=key,
+            update=state.update + 1,
+        )
+        return state, metrics
+
+    def train_chunk(state: TrainState, num_updates: jax.Array) -> tuple[TrainState, dict]:
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(update, state)[1])
+
+        def body(_, total):
+            state, metrics = update(total[0])
+            return state, jax.tree.map(jnp.add, total[1], metrics)
+
+        return jax.lax.fori_loop(0, num_updates, body, (state, zero))
+
+    return init, train_chunk
+
+
+@struct.dataclass
+class Evaluation:
+    """Returns and lengths [K] of the first episodes of K environments, and whether they are over."""
+
+    actor: Actor
+    returns: jax.Array
+    lengths: jax.Array
+    over: jax.Array
+
+
+def make_evaluate(args: Args):
+    """The pure function evaluate(params, key, policy) -> Evaluation of `eval_episodes` complete episodes.
+
+    `policy` is one of the values of POLICIES.
+    """
+    _, begin, act = make_actor(args)
+
+    def step(params, policy, now: Evaluation) -> Evaluation:
+        actor, transition, _ = act(params, now.actor, policy)
+        return Evaluation(
+            actor=actor,
+            returns=jnp.where(now.over, now.returns, transition.episode_return),
+            lengths=jnp.where(now.over, now.lengths, transition.episode_length),
+            over=now.over | transition.terminated | transition.truncated,
+        )
+
+    def evaluate(params, key: jax.Array, policy) -> Evaluation:
+        actor = begin(key, args.eval_episodes)
+        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, jnp.zeros(args.eval_episodes, bool))
+        return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, policy), nothing)
+
+    return evaluate
+
+
+def over_seeds(function, args: Args, in_axes=0):
+    """`function` mapped over a leading seed axis; a single seed has none, so that its program is the plain one."""
+    return jax.vmap(function, in_axes=in_axes, axis_name="seed") if args.num_seeds > 1 else function
+
+
+def seed_by_seed(init, args: Args):
+    """`init` for a key or, one after the other, for several.
+
+    XLA's CPU backend (jax 0.10.2) can wait for itself for ever in the QR decompositions of several seeds at once, which
+    orthogonal weights ask for.
+    """
+    return functools.partial(jax.lax.map, init) if args.num_seeds > 1 else init
+
+
+# -------------------------------------------------------------------------------------------------- run and checkpoints
+
+
+EVAL_COLUMNS = (
+    *("global_step", "seed", "env_id", "partial_obs", "policy", "episodes"),
+    *("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds"),
+)
+MAY_DIFFER = (
+    "log_every",
+    "eval_every",
+    "checkpoint_every",
+    "save_buffer",
+    "capture_video",
+    "run_dir",
+    "resume",
+)  # on resuming
+
+
+PACKAGES = "jax jaxlib flax flashbax gymnax memax equinox optax orbax-checkpoint numpy tyro tensorboard popgym-arcade"
+
+
+def run_name(args: Args) -> str:
+    """What a run folder's name begins with: environment, twin, experiment, memory, seed."""
+    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
+    return f"{args.env_id}__{twin}__{args.exp_name}__{args.memory}__{args.seed}"
+
+
+def make_run_folder(args: Args) -> Path:
+    """A new folder with `args.json`: the arguments and what they ran on. An existing one is never touched."""
+    name = f"{run_name(args)}__{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in range(1, 1000):
+        folder = Path(args.run_dir) / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"--run-dir {args.run_dir}: {error.strerror}") from None
+    about = {
+        "script": SCRIPT,
+        "args": dataclasses.asdict(args),
+        "versions": {"python": sys.version.split()[0]} | {p: importlib.metadata.version(p) for p in PACKAGES.split()},
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "git_commit": git_commit(),
+    }
+    (folder / "args.json").write_text(json.dumps(about, indent=2))
+    return folder
+
+
+def git_commit() -> str | None:
+    """The commit that this script was run from, with "-dirty" if a tracked file differs; None outside of git."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with contextlib.suppress(OSError):
+        return (
+            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() or None
+        )
+
+
+def read_args(folder: str | Path) -> Args:
+    """The arguments a run was started with. Raises UserError when the folder holds no run of this script."""
+    try:
+        about = json.loads((Path(folder) / "args.json").read_text())
+        script, saved = about["script"], about["args"]
+        saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{folder} is not a run folder of {SCRIPT}.py: it has no readable args.json") from None
+    if script != SCRIPT:
+        raise UserError(f"{folder} was made by {script}.py: use that script")
+    strange = saved.keys() - {field.name for field in dataclasses.fields(Args)}
+    if strange:
+        raise UserError(f"{folder} was started with {flag(min(strange))}, which this {SCRIPT}.py does not have")
+    return Args(**saved)
+
+
+def named_arrays(state: TrainState) -> dict[str, np.ndarray]:
+    """The state as flat, named host arrays: keys as their data, no arrays of size zero (orbax refuses them)."""
+    plain = jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state)
+    named = jax.tree_util.tree_flatten_with_path(jax.device_get(plain))[0]
+    return {leaf_name(path): leaf for path, leaf in named if leaf.size}
+
+
+def without_replay(args: Args, state: TrainState) -> TrainState:
+    """What a checkpoint holds of the state: the replay buffer only with `--save-buffer`."""
+    return state if args.save_buffer else state.replace(replay=None)
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a checkpoint, by its path in the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("sha256."))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManager:
+    """Keeps the last three checkpoints of a run folder; unless only reading, clears away unfinished ones."""
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=3, enable_async_checkpointing=False, cleanup_tmp_directories=not reading
+    )
+    folder = Path(folder).resolve() / "checkpoints"
+    return ocp.CheckpointManager(folder, options=options, item_handlers=ocp.StandardCheckpointHandler())
+
+
+def save_checkpoint(folder: Path, step: int, state: TrainState) -> None:
+    """Writes `checkpoints/{step}/`; it counts from the moment its digests are there, which come last."""
+    with checkpoint_manager(folder, reading=False) as manager:
+        manager.save(step, args=ocp.args.StandardSave(named_arrays(state)), force=True)
+    checkpoint = folder / "checkpoints" / str(step)
+    draft = checkpoint / "sha256.tmp"
+    draft.write_text(json.dumps(file_digests(checkpoint)))
+    draft.rename(checkpoint / "sha256.json")
+
+
+def is_sound(checkpoint: Path) -> bool:
+    """Whether a checkpoint is complete and unaltered."""
+    try:
+        return json.loads((checkpoint / "sha256.json").read_text()) == file_digests(checkpoint)
+    except (OSError, ValueError):
+        return False
+
+
+def find_checkpoint(folder: str | Path, step: int | None = None) -> int:
+    """The step of a run's last sound checkpoint, or `step` where that one is sound. Raises UserError without one."""
+    folders = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit()]
+    for checkpoint in sorted(folders, key=lambda path: int(path.name), reverse=True):
+        if step not in (None, int(checkpoint.name)):
+            continue
+        if is_sound(checkpoint):
+            return int(checkpoint.name)
+        print(f"checkpoint {checkpoint} is incomplete or damaged: passing over it", file=sys.stderr)
+    raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
+
+
+def abstract_state(args: Args) -> TrainState:
+    """Shapes and dtypes of the state that these arguments train, with a leading seed axis if there are several."""
+    init, _ = make_train(args)
+    return jax.eval_shape(seed_by_seed(init, args), make_keys(args)[0])
+
+
+def restored(folder: str | Path, step: int, template: Any) -> Any:
+    """What a checkpoint has in the place of `template`'s leaves. Raises UserError that names the first misfit."""
+    with checkpoint_manager(folder, reading=True) as manager:
+        arrays = manager.restore(step, args=ocp.args.StandardRestore())
+    named = {leaf_name(path): like for path, like in jax.tree_util.tree_flatten_with_path(template)[0]}
+    parts = {name.partition(".")[0] for name in named}
+    strange = [name for name in arrays if name.partition(".")[0] in parts and name not in named]
+
+    def find(path, like):
+        if not math.prod(like.shape) and not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+            return jnp.zeros(like.shape, like.dtype)
+        name = leaf_name(path)
+        array = arrays.get(name)
+        is_key = array is not None and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+        array = jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
+        if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
+            has = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+            raise UserError(
+                f"{folder} does not fit this {SCRIPT}.py, use the one that made it: "
+                f"{name} is {has} there, here {like.dtype}{list(like.shape)}"
+            )
+        return jnp.asarray(array)
+
+    found = jax.tree_util.tree_map_with_path(find, template)
+    if strange:
+        raise UserError(f"{folder} does not fit this {SCRIPT}.py, use the one that made it: {strange[0]} is not here")
+    return found
+
+
+def restore_checkpoint(folder: str | Path, args: Args) -> tuple[int, TrainState]:
+    """The last sound checkpoint of a run: its step and its state. Raises UserError without one that fits.
+
+    The replay buffer is empty where the checkpoint has none, and a line says so.
+    """
+    step = find_checkpoint(folder)
+    template = abstract_state(args)
+    with checkpoint_manager(folder, reading=True) as manager:
+        if any(name.startswith("replay.") for name in manager.item_metadata(step)):
+            return step, restored(folder, step, template)
+    say(f"{folder} was saved without --save-buffer: the replay buffer starts empty")
+    init, _ = make_train(args)
+    empty = jax.jit(seed_by_seed(lambda key: init(key).replay, args))(make_keys(args)[0])
+    return step, restored(folder, step, template.replace(replay=None)).replace(replay=empty)
+
+
+def load_run(folder: str | Path, step: int | None = None) -> tuple[Args, Any]:
+    """Arguments and parameters of a run, from its last sound checkpoint or that of `step`; for the analysis scripts.
+
+    With several seeds the parameters have a leading seed axis. Raises UserError where no run is, or one that misfits.
+    """
+    args = read_args(folder).checked()
+    step = find_checkpoint(folder, step)
+    return args, restored(folder, step, {"params": abstract_state(args).params})["params"]
+
+
+def make_keys(args: Args) -> tuple[jax.Array, jax.Array]:
+    """Keys of training and of evaluation, with a leading seed axis if there are several."""
+
+    def both(seed):
+        train_key, eval_key = jax.random.split(jax.random.key(seed))
+        return train_key, eval_key
+
+    return over_seeds(both, args)(args.seed + jnp.arange(args.num_seeds) if args.num_seeds > 1 else args.seed)
+
+
+class Records:
+    """TensorBoard events and `eval.csv` of a run folder; a run that goes on from `step` loses what came after it."""
+
+    def __init__(self, folder: Path, args: Args, step: int | None = None):
+        self.folder, self.args = folder, args
+        seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
+        # the first is of the mean over the seeds; unlike other writers, TensorBoard's own has a flush that waits
+        self.writers = [EventFileWriter(str(path)) for path in (folder, *(folder / f"seed_{seed}" for seed in seeds))]
+        for writer in self.writers if step is not None else ():
+            writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+        path = folder / "eval.csv"
+        rows = csv.DictReader(path.read_text().splitlines()) if step is not None and path.exists() else ()
+        self.evaluations = [row for row in rows if int(row["global_step"]) <= step]
+        self.write_evaluations()
+
+    def write_evaluations(self) -> None:
+        draft = self.folder / "eval.csv.tmp"
+        with draft.open("w", newline="") as file:
+            table = csv.DictWriter(file, EVAL_COLUMNS)
+            table.writeheader()
+            table.writerows(self.evaluations)
+        draft.rename(self.folder / "eval.csv")
+
+    def text(self, tag: str, markdown: str) -> None:
+        self.writers[0].add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
+
+    def scalar(self, tag: str, values, step: int) -> float:
+        """A point of every seed and of their mean, which is returned; a NaN is no point."""
+        values = np.atleast_1d(values).astype(float)
+        told = values[~np.isnan(values)]
+        mean = told.mean() if told.size else math.nan
+        each = values if len(values) > 1 else ()  # what the seeds share has one value, and is told once
+        for writer, value in zip(self.writers, (mean, *each), strict=False):
+            if not np.isnan(value):
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        return mean
+
+    def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
+        """A row of `eval.csv` for every seed, a line for the reader, a point of the greedy policy's curve."""
+        shape = self.args.num_seeds, -1
+        returns, lengths = (np.asarray(x, float).reshape(shape) for x in (episodes.returns, episodes.lengths))
+        partial_obs = getattr(self.args, "partial_obs", False)  # a script for vectors has no twins
+        for i in range(self.args.num_seeds):
+            row = [step, self.args.seed + i, self.args.env_id, partial_obs, policy, returns.shape[1]]
+            numbers = *(f(returns[i]) for f in (np.mean, np.std, np.min, np.max)), lengths[i].mean(), seconds
+            row += [float(number) for number in numbers]
+            self.evaluations.append(dict(zip(EVAL_COLUMNS, map(str, row), strict=True)))
+        self.write_evaluations()
+        if policy == "greedy":
+            self.scalar("eval/episodic_return", returns.mean(axis=1), step)
+        say(f"step {step}  {policy} policy: return {returns.mean():.3f} over {returns.size} episodes")
+
+    def returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
+        """A policy's evaluations so far: global steps [N] and mean returns [N, seeds]."""
+        rows = [row for row in self.evaluations if row["policy"] == policy]
+        steps, means = (np.array([float(row[name]) for row in rows]) for name in ("global_step", "return_mean"))
+        return steps[:: self.args.num_seeds], means.reshape(-1, self.args.num_seeds)
+
+    def reached_target(self) -> bool:
+        """Whether the last two evaluations of the greedy policy reached the target return in every seed."""
+        _, means = self.returns("greedy")
+        target = self.args.target_return
+        return target is not None and len(means) > 1 and bool((means[-2:] >= target).all())
+
+    def flush(self) -> None:
+        for writer in self.writers:
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+def say(line: str) -> None:
+    """Prints a line, above the progress bar if there is one."""
+    tqdm.write(line)
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def stop_signals():
+    """Within it Ctrl-C and SIGTERM are only noted, in the list it gives; a second one ends the process at once."""
+    received = []
+
+    def note(number, _frame):
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        os.write(2, b"\nstopping at the end of this chunk; once more stops at once\n")  # print may be interrupted here
+
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def waited(function, *args):
+    """`function(*args)`, run to its end in another thread: Python hears no signal while the main one is in XLA."""
+    return WAITER.submit(lambda: jax.block_until_ready(function(*args))).result()
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def draw_curve(records: Records) -> None:
+    """`curve.png` in the run folder: greedy return over steps for every seed, and the random policy's."""
+    from matplotlib.figure import Figure  # here, since it takes half a second to import
+
+    args = records.args
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    steps, means = records.returns("greedy")
+    for i in range(args.num_seeds):
+        axes.plot(steps, means[:, i], marker="o", label=f"greedy, seed {args.seed + i}")
+    axes.axhline(records.returns("random")[1].mean(), color="gray", linestyle="--", label="random policy")
+    axes.set_title(records.folder.resolve().name.rpartition("__")[0].replace("__", " · "), fontsize=10)
+    axes.set(xlabel="environment steps", ylabel=f"return, mean of {args.eval_episodes} episodes", xlim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(records.folder / "curve.png", dpi=150)
+
+
+def record_episode(args: Args, params, key: jax.Array, path: Path) -> None:
+    """A GIF of a greedy episode of the first seed: what the agent sees, and beside a partial twin the full frame."""
+    from PIL import Image
+
+    if args.num_seeds > 1:
+        args = dataclasses.replace(args, num_seeds=1)
+        params, key = jax.tree.map(lambda x: x[0], (params, key))
+    _, begin, act = make_actor(args)
+    twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in (True, False)]
+
+    def picture(env_state):
+        """Of one environment's state [1, ...]: uint8 [side, side or 2 side, 3]."""
+        state = jax.tree.map(lambda x: x[0], env_state)
+        return jnp.concatenate([twin.get_obs(state) for twin in twins[not args.partial_obs :]], axis=1)
+
+    @jax.jit
+    def advance(actor: Actor):
+        actor, transition, info = act(params, actor, POLICIES["greedy"])
+        return actor, transition.terminated[0] | transition.truncated[0], picture(info["final_state"])
+
+    actor, over = begin(key, 1), False
+    frames = [picture(actor.env_state)]
+    while not over and len(frames) < MAX_FRAMES:
+        actor, over, frame = advance(actor)
+        frames.append(frame)
+    size = 2 * frames[0].shape[1], 2 * frames[0].shape[0]
+    images = [Image.fromarray(np.asarray(frame)).resize(size, Image.Resampling.NEAREST) for frame in frames]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=50, loop=0)
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def parse_args(argv: list[str]) -> Args:
+    """Checked arguments of a command line; `--resume RUN` starts from that run's own.
+
+    Raises:
+        UserError: see `Args.checked`; also when an argument differs from the run that is to be resumed.
+    """
+    args = saved = tyro.cli(Args, args=argv, description=__doc__)
+    if args.resume:
+        saved = read_args(args.resume)
+        args = tyro.cli(Args, args=argv, default=saved)
+    args = args.checked()
+    fields = [field.name for field in dataclasses.fields(Args) if field.name not in MAY_DIFFER]
+    differing = [name for name in fields if getattr(args, name) != getattr(saved, name)]
+    if args.resume and differing:
+        was = ", ".join(f"{flag(name)} {getattr(saved, name)}" for name in differing)
+        raise UserError(f"{args.resume} was started with {was}, which cannot change on the way: leave it as it was")
+    return args
+
+
+def is_due(cadence: int, before: int, step: int) -> bool:
+    """Whether a multiple of the cadence lies in (before, step]; a cadence of 0 never is."""
+    return cadence > 0 and step // cadence > before // cadence
+
+
+def run_updates(
+    train_chunk, state: TrainState, updates: int, stop: list, pace: float
+) -> tuple[TrainState, dict, float]:
+    """Up to `updates` updates in calls of about five seconds, so that a signal is answered: state, sums, seconds.
+
+    `pace` is the updates a second so far; 0 if none is known.
+    """
+    totals, seconds, done = None, 0.0, 0
+    while done < updates and (totals is None or not stop):
+        pace = done / seconds if done else pace
+        some = min(updates - done, max(1, int(5 * pace)))
+        began = time.perf_counter()
+        state, metrics = waited(train_chunk, state, jnp.int32(some))
+        seconds += time.perf_counter() - began
+        totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
+        done += some
+    return state, totals, seconds
+
+
+def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm) -> None:
+    """A point of every training curve from the sums since the last one; the progress bar, or a line for a log file."""
+    args, sums = records.args, jax.tree.map(np.asarray, sums)
+    update = step // args.update_size - 1  # the last one done
+    gradient_steps = np.where(sums["gradient_steps"] > 0, sums["gradient_steps"], math.nan)
+    episodes = np.where(sums["episodes"] > 0, sums["episodes"], math.nan)
+    values = {f"losses/{name}": sums[name] / gradient_steps for name in ("td_loss", "q_values", "grad_norm")}
+    values |= {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
+    values |= {"charts/episodes": episodes, "charts/SPS": sums["updates"].sum() * args.update_size / seconds}
+    values |= {"charts/epsilon": epsilon_at(args, update), "charts/learning_rate": learning_rate_at(args, update)}
+    means = {name: records.scalar(name, value, step) for name, value in values.items()}
+    speed, episodic_return = means["charts/SPS"], means["charts/episodic_return"]
+    told = "-" if math.isnan(episodic_return) else f"{episodic_return:.3f}"
+    bar.set_postfix({"SPS": round(speed), "return": told}, refresh=False)
+    bar.update(step - bar.n)
+    if bar.disable:
+        left = (args.total_timesteps - step) * args.num_seeds / speed
+        say(f"step {step}  SPS {speed:.0f}  return {told}  left {left:.0f} s")
+
+
+def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
+    """A new run folder, or the one to go on with: its records, global step and state."""
+    check_memory(args)
+    if not args.resume:
+        init, _ = make_train(args)
+        records = Records(make_run_folder(args), args)
+        table = "".join(f"|{name}|{value}|\n" for name, value in dataclasses.asdict(args).items())
+        records.text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
+        return records, 0, waited(jax.jit(seed_by_seed(init, args)), train_keys)
+    step, state = restore_checkpoint(args.resume, args)
+    for checkpoint in Path(args.resume, "checkpoints").glob("*"):
+        if checkpoint.name.isdigit() and int(checkpoint.name) > step:  # damaged: out of the way, but kept
+            checkpoint.rename(checkpoint.with_name(f"damaged-{checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
+    return Records(Path(args.resume), args, step), step, state
+
+
+def compile_programs(args: Args, state: TrainState, eval_keys: jax.Array):
+    """The compiled train_chunk(state, num_updates), which takes its state over, and evaluate(params, keys, policy)."""
+    train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
+    evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
+    train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
+    return train_chunk, evaluate.lower(state.params, eval_keys, POLICIES["greedy"]).compile()
+
+
+def main(args: Args) -> Path:
+    """Trains, or goes on training, and returns the run folder.
+
+    Raises:
+        SystemExit: with 128 + its number when a signal ended the training; a checkpoint is saved before.
+    """
+    with stop_signals() as stop:
+        train_keys, eval_keys = make_keys(args)
+        records, step, state = begin_run(args, train_keys)
+        first_step, saved_at, train_seconds = step, step if args.resume else None, 0.0
+        say(f"{records.folder}: step {step} of {args.total_timesteps}; compiling ...")
+        began = time.perf_counter()
+        train_chunk, evaluate = waited(compile_programs, args, state, eval_keys)
+        compile_seconds = time.perf_counter() - began
+        records.scalar("charts/compile_seconds", compile_seconds, step)
+        keys_at = over_seeds(jax.random.fold_in, args, (0, None))  # an evaluation's key depends on its step alone
+
+        def record_evaluation(policy: str) -> None:
+            began = time.perf_counter()
+            episodes = waited(evaluate, state.params, keys_at(eval_keys, step), POLICIES[policy])
+            records.evaluation(step, policy, episodes, time.perf_counter() - began)
+
+        # evaluations and checkpoints fall on one grid, so that a stop between its points does not move them
+        grid = -(-args.log_every // args.update_size) * args.update_size
+        shape = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
+        bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
+        with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
+            if not stop and not records.returns("random")[0].size:
+                record_evaluation("random")
+            while step < args.total_timesteps and not stop and not records.reached_target():
+                before = step - step % grid
+                goal = min(before + grid, args.total_timesteps)
+                updates, done = (goal - step) // args.update_size, (step - first_step) // args.update_size
+                pace = done / train_seconds if done else 0.0
+                state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)
+                step += int(sums["updates"].max()) * args.update_size
+                train_seconds += seconds
+                log_point(records, sums, step, seconds, bar)
+                if step == goal and is_due(args.eval_every, before, step):
+                    record_evaluation("greedy")
+                records.flush()  # before the checkpoint, so that what it goes on from is on disk
+                if step == goal and is_due(args.checkpoint_every, before, step):
+                    save_checkpoint(records.folder, step, without_replay(args, state))
+                    saved_at = step
+            if not stop and step not in records.returns("greedy")[0]:
+                record_evaluation("greedy")
+        if saved_at != step:
+            save_checkpoint(records.folder, step, without_replay(args, state))
+        if not stop:
+            draw_curve(records)
+        if not stop and args.capture_video:
+            waited(record_episode, args, state.params, keys_at(eval_keys, step + 1), records.folder / "episode.gif")
+        python = os.path.relpath(sys.executable)
+        if stop:
+            go_on = f"{python} {os.path.relpath(__file__)} --resume {records.folder}"
+            say(f"stopped at step {step}, saved in {records.folder}; to go on: {go_on}")
+            sys.exit(128 + stop[0])
+    speed = (step - first_step) * args.num_seeds / (train_seconds or math.inf)
+    greedy, random = records.returns("greedy")[1][-1].mean(), records.returns("random")[1].mean()
+    say(
+        f"run folder     {records.folder}\n"
+        f"greedy return  {greedy:.3f}, random policy {random:.3f}, {args.eval_episodes} episodes\n"
+        f"speed          {speed:.0f} steps/s, compiled in {compile_seconds:.0f} s\n"
+        f"TensorBoard    {python} -m tensorboard.main --logdir {records.folder}"
+    )
+    return records.folder
+
+
+if __name__ == "__main__":
+    try:
+        main(parse_args(sys.argv[1:]))
+    except UserError as error:
+        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        sys.exit(2)

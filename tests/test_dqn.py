@@ -1,0 +1,381 @@
+"""Numbers of the two DQN scripts against loops and rlax; the replay buffer; what is drawn again."""
+
+import dataclasses
+import functools
+import json
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+from scripts import arcade, fresh_params, script, small, trained
+from small import assert_equal
+
+import dqn_mlp
+import dqn_rnn
+import popgym_arcade
+
+DQN = ("dqn_mlp", "dqn_rnn")
+FAMILIES = sorted({name.removesuffix("Easy") for name in popgym_arcade.REGISTERED_ENVIRONMENTS if "Easy" in name})
+
+
+def random_steps(length, batch, seed=0, truncated=0.2, terminated=0.2):
+    """Steps of an observation that names its step: 100 * column + row, its next observation half a step on."""
+    rng = np.random.default_rng(seed)
+    ends = rng.random((2, length, batch)) < np.array([terminated, truncated])[:, None, None]
+    ended = np.concatenate([np.ones((1, batch), bool), ends.any(axis=0)[:-1]])
+    seen = np.arange(length)[:, None] + 100.0 * np.arange(batch)
+    return dqn_rnn.Step(
+        seen=jnp.asarray(seen)[..., None],
+        prev_action=jnp.asarray(rng.integers(0, 3, (length, batch)), jnp.int32),
+        start=jnp.asarray(ended),
+        action=jnp.asarray(rng.integers(0, 3, (length, batch)), jnp.int32),
+        reward=jnp.asarray(rng.normal(size=(length, batch)), jnp.float32),
+        terminated=jnp.asarray(ends[0]),
+        truncated=jnp.asarray(ends[1] & ~ends[0]),
+        next_seen=jnp.asarray(seen)[..., None] + 0.5,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ targets
+
+
+def test_double_q_values_against_rlax():
+    rng = np.random.default_rng(0)
+    q, next_q, target_next_q = (jnp.asarray(rng.normal(size=(50, 4)), jnp.float32) for _ in range(3))
+    action, reward = jnp.asarray(rng.integers(0, 4, 50)), jnp.asarray(rng.normal(size=50), jnp.float32)
+    discount = jnp.asarray(rng.random(50) < 0.7, jnp.float32) * 0.9
+    expected = jax.vmap(rlax.double_q_learning)(q, action, reward, discount, target_next_q, next_q)
+    error = reward + discount * dqn_mlp.double_q_values(next_q, target_next_q) - q[jnp.arange(50), action]
+    np.testing.assert_allclose(error, expected, atol=1e-6)
+    one, other = dqn_mlp.double_q_values(next_q, target_next_q), dqn_mlp.double_q_values(next_q, next_q)
+    assert (one <= target_next_q.max(axis=1)).all() and not np.allclose(one, other)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 30])
+def test_n_step_targets_against_a_loop(n):
+    steps = random_steps(12, 40, n)
+    value = np.random.default_rng(n).normal(size=(12, 40)).astype(np.float32)
+    expected = np.zeros((12, 40))
+    for b in range(40):
+        for t in range(12):
+            factor = 1.0
+            for k in range(t, min(t + n, 12)):
+                expected[t, b] += factor * float(steps.reward[k, b])
+                factor *= 0.9 * (1 - bool(steps.terminated[k, b]))
+                if bool(steps.terminated[k, b] | steps.truncated[k, b]):
+                    break
+            expected[t, b] += factor * value[k, b]
+    np.testing.assert_allclose(dqn_rnn.n_step_targets(steps, value, 0.9, n), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_n_step_targets_against_rlax(n):
+    steps = random_steps(12, 40, n, truncated=0)
+    value = jnp.asarray(np.random.default_rng(n).normal(size=(12, 40)), jnp.float32)
+    returns = functools.partial(rlax.n_step_bootstrapped_returns, n=n)
+    expected = jax.vmap(returns, 1, 1)(steps.reward, 0.9 * (1 - steps.terminated), value)
+    np.testing.assert_allclose(dqn_rnn.n_step_targets(steps, value, 0.9, n), expected, atol=1e-5)
+
+
+def test_importance_weights():
+    probabilities = jnp.array([0.5, 0.125, 0.25, 0.0])
+    np.testing.assert_allclose(
+        dqn_mlp.importance_weights(probabilities, 0.5), [0.5, 1, np.sqrt(0.5), 0], atol=1e-6
+    )  # (1 / (N P))^beta / max, and nothing of what should not have been sampled
+    np.testing.assert_array_equal(dqn_mlp.importance_weights(probabilities, 0.0), [1, 1, 1, 0])
+    args = small("dqn_mlp", prioritized=True)
+    assert dqn_mlp.beta_at(args, 0) == args.prioritized_replay_beta
+    assert dqn_mlp.beta_at(args, args.num_updates) == pytest.approx(1)
+
+
+# ---------------------------------------------------------------------------------------------------------- sequences
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_slots_hold_every_observation_and_every_next_one(seed):
+    steps = random_steps(9, 30, seed)
+    slots = dqn_rnn.lay_out(steps, 9 + 1 + 8)
+    for b in range(30):
+        expected = []  # what a memory has to read, and in this order
+        for t in range(9):
+            now = float(steps.seen[t, b, 0]), int(steps.prev_action[t, b]), bool(steps.start[t, b])
+            assert int(slots.place[t, b]) == len(expected)
+            expected.append(now)
+            if bool(steps.truncated[t, b]) or t == 8:
+                expected.append((float(steps.next_seen[t, b, 0]), int(steps.action[t, b]), False))
+        found = [
+            (float(x), int(a), bool(s))
+            for x, a, s in zip(slots.seen[:, b, 0], slots.prev_action[:, b], slots.start[:, b], strict=True)
+        ]
+        assert found[: len(expected)] == expected
+        assert not any(start for *_, start in found[len(expected) :])
+
+
+def sequence_of(args, steps):
+    """Network, parameters and slots of a small recurrent network that reads these steps."""
+    network, params = fresh_params("dqn_rnn", args)
+    wide = steps.replace(seen=jnp.tile(steps.seen, 4) / 100, next_seen=jnp.tile(steps.next_seen, 4) / 100)
+    return network, params, wide
+
+
+def some_carry(network, params, scale):
+    """A memory of six sequences that has read something."""
+    obs = scale * jnp.arange(24.0).reshape(1, 6, 4)
+    return dqn_rnn.forward(
+        network,
+        params,
+        dqn_rnn.initial_carry(network, 6),
+        obs,
+        jnp.zeros((1, 6), jnp.int32),
+        jnp.ones((1, 6), bool),
+    )[0]
+
+
+@pytest.mark.parametrize("memory", ["MinGRU", "LRU", "GRU"])
+def test_sequences_equal_reading_step_by_step(memory):
+    """Also where episodes begin in the middle, and where they are truncated: with the memory as it was."""
+    args = small("dqn_rnn", memory=memory)
+    steps = random_steps(8, 6, 3, truncated=0.3, terminated=0.1)
+    network, params, steps = sequence_of(args, steps)
+    carry = some_carry(network, params, 0.1)
+    steps = steps.replace(start=steps.start.at[0].set(jnp.arange(6) % 2 == 0))
+    past, present = (jax.tree.map(lambda x, part=part: x[part], steps) for part in (slice(3), slice(3, None)))
+    q, next_q = dqn_rnn.read_sequence(network, params, carry, past, dqn_rnn.lay_out(present, 5 + 1 + 4))
+    for t in range(8):
+        read = functools.partial(dqn_rnn.forward, network, params)
+        carry, now = read(carry, steps.seen[t][None], steps.prev_action[t][None], steps.start[t][None])
+        _, after = read(carry, steps.next_seen[t][None], steps.action[t][None], jnp.zeros((1, 6), bool))
+        if t < 3:
+            continue
+        np.testing.assert_allclose(q[t - 3], now.q[0], atol=2e-5)
+        # (a step that goes on has as its next observation that of the next step, half a step from this one's here)
+        apart = np.asarray(steps.truncated[t]) if t < 7 else np.full(6, True)
+        np.testing.assert_allclose(np.asarray(next_q[t - 3])[apart], np.asarray(after.q[0])[apart], atol=2e-5)
+        if t < 7:
+            goes_on = ~np.asarray(steps.truncated[t] | steps.terminated[t])
+            np.testing.assert_allclose(np.asarray(next_q[t - 3])[goes_on], np.asarray(q[t - 2])[goes_on], atol=1e-7)
+
+
+def test_burn_in_gives_memory_but_no_gradient():
+    args = small("dqn_rnn")
+    network, params, steps = sequence_of(args, random_steps(8, 6, 1, truncated=0, terminated=0))
+    steps = steps.replace(start=steps.start.at[:].set(False))
+    past, present = (jax.tree.map(lambda x, part=part: x[part], steps) for part in (slice(3), slice(3, None)))
+    slots = dqn_rnn.lay_out(present, 6)
+    carry = some_carry(network, params, 0.1)
+
+    def total(params, carry, seen, now):
+        q, next_q = dqn_rnn.read_sequence(network, params, carry, past.replace(seen=seen), slots.replace(seen=now))
+        return jnp.square(q).sum() + jnp.square(next_q).sum()
+
+    grads = jax.grad(total, argnums=(0, 1, 2, 3), allow_int=True)(params, carry, past.seen, slots.seen)
+    floats = [leaf for leaf in jax.tree.leaves(grads[1:3]) if leaf.dtype != jax.dtypes.float0]
+    assert floats and all((leaf == 0).all() for leaf in floats) and (grads[3] != 0).any()
+    # the same gradient as with the carry after the burn-in given, and another than without burn-in
+    burnt, _ = dqn_rnn.forward(network, params, carry, past.seen, past.prev_action, past.start)
+    nothing = jax.tree.map(lambda x: x[:0], past)
+
+    def without(params, carry):
+        return jnp.square(jnp.stack(dqn_rnn.read_sequence(network, params, carry, nothing, slots))).sum()
+
+    assert_equal(grads[0], jax.grad(without)(params, burnt), atol=1e-4)
+    assert not np.allclose(without(params, burnt), without(params, carry))
+
+
+def test_a_sequence_that_crosses_an_episode_start_resets_the_memory():
+    args = small("dqn_rnn")
+    network, params, steps = sequence_of(args, random_steps(8, 6, 1, truncated=0, terminated=0))
+    steps = steps.replace(start=jnp.zeros((8, 6), bool).at[4].set(True))
+    nothing = jax.tree.map(lambda x: x[:0], steps)
+
+    def read(seen, scale):
+        carry = some_carry(network, params, scale)
+        slots = dqn_rnn.lay_out(steps.replace(seen=seen), 9)
+        return dqn_rnn.read_sequence(network, params, carry, nothing, slots)[0]
+
+    one, other = read(steps.seen, 0.1), read(steps.seen.at[:4].add(1.0), 0.2)
+    np.testing.assert_allclose(one[4:], other[4:], atol=1e-6)
+    assert (jnp.abs(one[:4] - other[:4]).max(axis=(1, 2)) > 1e-4).all()
+
+
+# ------------------------------------------------------------------------------------------------------ replay buffer
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("name", DQN)
+def test_wrap_around_never_mixes_two_writes(name, prioritized):
+    """Every sample is of consecutive writes that are still in the buffer."""
+    args = small(name, prioritized=prioritized, buffer_size=40 if name == "dqn_mlp" else 128, learning_starts=0)
+    module = script(name)
+    buffer, item = module.make_replay(args)
+    chunks = args.sequence_chunks if name == "dqn_rnn" else 1
+    replay = buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), item))
+    add, sample = jax.jit(buffer.add), jax.jit(buffer.sample)
+    met = set()
+    for write in range(1, 5 * args.buffer_length):
+        number = jnp.arange(args.num_envs) * 1000 + write
+        replay = add(
+            replay,
+            jax.tree.map(
+                lambda x, number=number: jnp.broadcast_to(
+                    number.reshape(-1, *(1,) * (x.ndim + 1)), (args.num_envs, 1, *x.shape)
+                ).astype(x.dtype),
+                item,
+            ),
+        )
+        if write < chunks:
+            assert not bool(buffer.can_sample(replay))
+            continue
+        experience = sample(replay, jax.random.key(write)).experience
+        reward = experience.steps.reward if name == "dqn_rnn" else experience.reward
+        numbers = np.asarray(reward, int).reshape(args.batch_size, chunks, -1)
+        assert (numbers == numbers[:, :, :1]).all()
+        first = numbers[:, 0, 0]
+        assert (numbers[:, :, 0] == first[:, None] + np.arange(chunks)).all()
+        oldest = max(1, write - args.buffer_length + 1)
+        assert (first % 1000 >= oldest).all() and (numbers[:, -1, 0] % 1000 <= write).all()
+        met |= {(write, number) for number in first % 1000}
+    assert len(met) > 3 * args.buffer_length
+
+
+def test_priorities_follow_the_errors():
+    args = small("dqn_mlp", prioritized=True, num_envs=1, train_frequency=1, buffer_size=64, batch_size=8)
+    buffer, item = dqn_mlp.make_replay(args)
+    replay = buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), item))
+    for i in range(64):
+        one = jax.tree.map(lambda x: jnp.zeros((1, 1, *x.shape), x.dtype), item)
+        replay = buffer.add(replay, one.replace(reward=jnp.full((1, 1), float(i))))
+    replay = buffer.set_priorities(replay, jnp.arange(64), jnp.where(jnp.arange(64) < 32, 1.0, 3.0))
+    rewards = [np.asarray(buffer.sample(replay, jax.random.key(i)).experience.reward).ravel() for i in range(200)]
+    share = (np.concatenate(rewards) >= 32).mean()
+    assert share == pytest.approx(3**args.prioritized_replay_alpha / (1 + 3**args.prioritized_replay_alpha), abs=0.03)
+
+
+@pytest.mark.parametrize("partial_obs", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_redrawn_frames_equal_the_seen_ones(family, partial_obs):
+    """Observation and next observation of every step, with ends of episodes among them."""
+    env, env_params = gymnax.make(f"{family}Easy", partial_obs=partial_obs)
+    env_params = env_params.replace(max_steps_in_episode=7)
+
+    def step(now, key):
+        obs, state = now
+        step_key, action_key = jax.random.split(key)
+        action = env.action_space(env_params).sample(action_key)
+        next_obs, next_state, _, terminated, truncated, info = env.step(step_key, state, action, env_params)
+        frames = obs, info["final_observation"]
+        drawn = env.get_obs(state), env.get_obs(info["final_state"])
+        same = jnp.stack([(one == other).all() for one, other in zip(frames, drawn, strict=True)])
+        return (next_obs, next_state), (same, terminated | truncated, (drawn[0] != drawn[1]).any())
+
+    @jax.jit
+    def play(key):
+        first, rest = jax.random.split(key)
+        return jax.lax.scan(step, env.reset(first, env_params), jax.random.split(rest, 50))[1]
+
+    same, over, moved = play(jax.random.key(0))
+    assert same.all() and over.any() and moved.any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DQN)
+def test_storing_states_or_frames_learns_the_same_to_the_last_bit(name):
+    flags = {"env_params": ("max_steps_in_episode=5",), "total_timesteps": 512}
+    states, frames = (arcade(name, replay_storage=kind, **flags) for kind in ("states", "frames"))
+    (one, metrics), (other, other_metrics) = (trained(name, args, 8) for args in (states, frames))
+    assert_equal((one.params, one.target_params), (other.params, other.target_params))
+    assert_equal(metrics, other_metrics)
+    assert float(metrics["gradient_steps"]) > 4 and float(metrics["grad_norm"]) > 0
+    assert script(name).replay_bytes(frames) > 100 * script(name).replay_bytes(states)
+
+
+def test_a_million_steps_fit_where_frames_never_would(monkeypatch, tmp_path):
+    args = dqn_mlp.Args(env_id="TetrisHard", run_dir=str(tmp_path / "runs")).checked()
+    assert dqn_mlp.replay_bytes(args) < 0.7e9
+    monkeypatch.setattr(dqn_mlp, "device_memory", lambda: 16 * 10**9)
+    dqn_mlp.check_memory(args)
+    with pytest.raises(dqn_mlp.UserError, match="takes 98 GB of 16: lower it, or use --replay-storage states"):
+        dqn_mlp.main(dataclasses.replace(args, replay_storage="frames").checked())
+    assert not list(tmp_path.iterdir())
+    assert dqn_mlp.device_memory() > 10**9
+
+
+@pytest.mark.parametrize("name", DQN)
+def test_a_truncated_step_leads_to_its_final_observation(name):
+    args = small(name, env_params=("max_steps_in_episode=3",))
+    module = script(name)
+    _, begin, act = module.make_actor(args)
+    _, params = fresh_params(name, args)
+    actor = begin(jax.random.key(1), args.num_envs)
+    for t in range(3):
+        actor, transition, info = act(params, actor, module.POLICIES["greedy"])
+        kept = transition.step if name == "dqn_rnn" else transition.replayed
+        np.testing.assert_array_equal(kept.next_seen, info["final_observation"])
+        assert bool(transition.truncated.all()) == (t == 2) and not kept.terminated.any()
+    assert not np.allclose(kept.next_seen, actor.obs)
+
+
+@pytest.mark.parametrize("name", DQN)
+def test_nothing_is_learned_before_the_buffer_holds_enough(name):
+    args = small(name, learning_starts=128, total_timesteps=512)
+    before = trained(name, args, 0)[0]
+    steps = []
+    for updates in range(1, 512 // args.update_size):
+        state, metrics = trained(name, args, updates)
+        steps.append(int(metrics["gradient_steps"]))
+        done = updates * args.update_size
+        assert (steps[-1] > 0) == (done >= 128)
+        if done < 128:
+            assert_equal(before.params, state.params)
+    assert steps[-1] == args.gradient_steps * (len(steps) - 128 // args.update_size + 1)
+
+
+@pytest.mark.parametrize("name", DQN)
+def test_the_target_network_follows(name):
+    """tau 1: after an update it is the network; between two it stays."""
+    args = small(name, learning_starts=32, target_network_frequency=128, total_timesteps=512)
+    targets = {}
+    for done in range(args.update_size, 512, args.update_size):
+        state, _ = trained(name, args, done // args.update_size)
+        targets[done] = state.target_params
+        if done % 128 == 0:
+            assert_equal(state.params, state.target_params)
+        elif done - args.update_size in targets and done > 128:
+            assert_equal(targets[done - args.update_size], state.target_params)
+            moved = jax.tree.map(lambda x, y: bool((x != y).any()), state.params, state.target_params)
+            assert any(jax.tree.leaves(moved))
+
+
+@pytest.mark.parametrize("name", DQN)
+def test_prioritized_replay_learns_and_moves_its_priorities(name):
+    args = small(name, prioritized=True)
+    state, metrics = trained(name, args, args.num_updates)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
+    leaves = np.asarray(state.replay.sum_tree_state.nodes)
+    assert len(np.unique(leaves)) > 5 and np.isfinite(leaves).all()
+    assert float(metrics["td_loss"]) > 0
+
+
+# --------------------------------------------------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize("save_buffer", [False, True])
+@pytest.mark.parametrize("name", DQN)
+def test_a_checkpoint_holds_the_buffer_if_asked(name, save_buffer, tmp_path, capsys):
+    module = script(name)
+    args = small(name, run_dir=str(tmp_path), save_buffer=save_buffer)
+    folder = module.main(args)
+    capsys.readouterr()
+    step, state = module.restore_checkpoint(folder, args)
+    said = capsys.readouterr().out
+    assert ("the replay buffer starts empty" in said) != save_buffer
+    whole, _ = trained(name, dataclasses.replace(args, save_buffer=False, run_dir="runs"), args.num_updates)
+    assert step == args.total_timesteps
+    assert_equal(whole.params, state.params, atol=1e-5)
+    assert bool(script(name).make_replay(args)[0].can_sample(state.replay)) == save_buffer
+    if save_buffer:
+        assert_equal(whole.replay, state.replay, atol=1e-4)
+    assert json.loads((folder / "args.json").read_text())["args"]["save_buffer"] == save_buffer
