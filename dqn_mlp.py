@@ -497,10 +497,13 @@ class Transition:
     """One step of all environments, [E, ...]; several are stacked to [T, E, ...]."""
 
     replayed: Replayed
-    terminated: jax.Array
     truncated: jax.Array
     episode_return: jax.Array  # up to and with this step
     episode_length: jax.Array
+
+    @property
+    def terminated(self) -> jax.Array:
+        return self.replayed.terminated
 
 
 @struct.dataclass
@@ -605,16 +608,14 @@ def make_actor(args: Args):
         terminated = terminated.astype(bool)
         truncated = truncated & ~terminated  # some gymnax ids set both: the natural end wins
         done = terminated | truncated
-        final = info["final_state" if stores_states(args) else "final_observation"]
         transition = Transition(
             replayed=Replayed(
                 seen=actor.env_state if stores_states(args) else actor.obs,
                 action=action,
                 reward=reward.astype(jnp.float32),
                 terminated=terminated,
-                next_seen=final,
+                next_seen=info["final_state" if stores_states(args) else "final_observation"],
             ),
-            terminated=terminated,
             truncated=truncated,
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,

@@ -674,10 +674,16 @@ class Transition:
     """One step of all environments, [E, ...]; several are stacked to [T, E, ...]."""
 
     step: Step
-    terminated: jax.Array
-    truncated: jax.Array
     episode_return: jax.Array  # up to and with this step
     episode_length: jax.Array
+
+    @property
+    def terminated(self) -> jax.Array:
+        return self.step.terminated
+
+    @property
+    def truncated(self) -> jax.Array:
+        return self.step.truncated
 
 
 @struct.dataclass
@@ -842,8 +848,6 @@ def make_actor(args: Args):
                 truncated=truncated,
                 next_seen=info["final_state" if stores_states(args) else "final_observation"],
             ),
-            terminated=terminated,
-            truncated=truncated,
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )

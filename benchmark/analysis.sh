@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The agents and pictures of the analysis pages (docs/evaluate.md, saliency.md, recall_density.md, contamination.md,
-# gap_and_bias.md). Trainings first: about three hours and a half on two CPU cores.
+# gap_and_bias.md). Trainings first: some hours on two CPU cores.
 #   RUN_DIR=runs/analysis OUT=analysis/pages PYTHON=.venv/bin/python benchmark/analysis.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -7,11 +7,8 @@ Peak memory is the process's largest resident set on a CPU, compilation and all,
 batch is what the compiled program takes beside its state. The rate is the median of three runs, after learning starts.
 """
 
-import csv
 import importlib
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -20,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from training_speed import write_table
 
 ROOT = Path(__file__).parent.parent
 FAMILIES = "AutoEncode BattleShip Breakout CartPole CountRecall MineSweeper Navigator NoisyCartPole Skittles Tetris"
@@ -71,8 +69,6 @@ def measure(script: str, steps: int, flags: list[str]) -> dict:
         "batch_mb": round(program.memory_analysis().temp_size_in_bytes / 1e6, 1),
         "peak_memory_mb": round(peak / 1e6),
         "steps_per_second": round(sorted(rates[2:])[1]),
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
     }
 
 
@@ -82,23 +78,12 @@ def main(args: Args) -> None:
         for storage in args.storages:
             flags = f"--env-id {env_id} --partial-obs --replay-storage {storage} --buffer-size {args.buffer_size}"
             flags += f" --total-timesteps {max(args.buffer_size, 10 * args.steps)} --learning-starts {args.steps // 2}"
-            line = [
-                sys.executable,
-                __file__,
-                "--measure",
-                args.script,
-                str(args.steps),
-            ] + f"{flags} {args.flags}".split()
+            flags += f" {args.flags}"
+            line = [sys.executable, __file__, "--measure", args.script, str(args.steps), *flags.split()]
             found = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
             rows.append({"script": args.script, "env_id": env_id, "storage": storage} | json.loads(found))
             print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-    machine = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
-    out = Path(args.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", newline="") as file:
-        table = csv.DictWriter(file, [*rows[0], *machine])
-        table.writeheader()
-        table.writerows([row | machine for row in rows])
+    write_table(Path(args.out), rows)
 
 
 if __name__ == "__main__":

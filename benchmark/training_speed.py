@@ -77,13 +77,17 @@ def main(args: Args) -> None:
     for combination in combinations:
         rows.append(measure(*combination, args))
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+    write_table(Path(args.out), rows)
+
+
+def write_table(out: Path, rows: list[dict]) -> None:
+    """The rows as CSV, with what they were measured on in every one."""
     machine = {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "machine": platform.machine(),
         "python": platform.python_version(),
     }
     machine |= {"jax": jax.__version__, "device": jax.devices()[0].device_kind}
-    out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="") as file:
         table = csv.DictWriter(file, [*rows[0], *machine])
