@@ -81,7 +81,7 @@ class Args:
     """agents trained together, with seeds SEED, SEED + 1, ..."""
     total_timesteps: int = 1_000_000
     """environment steps of each agent, rounded up to whole updates"""
-    learning_rate: float = 2.5e-4
+    learning_rate: float = 1e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """bring the learning rate linearly to zero over the training"""
@@ -95,14 +95,14 @@ class Args:
     """save the buffer in every checkpoint, so that a resumed run equals an unbroken one"""
     learning_starts: int = 10_000
     """steps in the buffer before the first gradient step"""
-    train_frequency: int = 8
+    train_frequency: int = 16
     """steps of all environments together for each gradient step; divides NUM_ENVS or is a multiple of it"""
-    batch_size: int = 32
+    batch_size: int = 64
     """steps sampled from the buffer for a gradient step"""
     gamma: float = 0.99
     """discount"""
-    target_network_frequency: int = 2_000
-    """steps between two updates of the target network"""
+    target_network_frequency: int = 500
+    """steps of all environments together between two updates of the target network"""
     tau: float = 1.0
     """share of the parameters that the target network takes over in an update"""
     max_grad_norm: float = 10.0
@@ -111,7 +111,7 @@ class Args:
     """epsilon at the first step"""
     end_e: float = 0.05
     """epsilon after the exploration fraction"""
-    exploration_fraction: float = 0.5
+    exploration_fraction: float = 0.3
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     prioritized: bool = False
     """sample steps with large errors more often, their losses weighted down"""
@@ -193,6 +193,9 @@ class Args:
             nearest = nearest_divisors(envs, frequency) if frequency < envs else f"{below} or {below + envs}"
             both = f"--train-frequency {frequency} neither divides --num-envs {envs} nor is a multiple of it"
             raise UserError(f"{both}: use {nearest}")
+        if self.target_network_frequency < self.update_size:
+            what = f"--target-network-frequency {self.target_network_frequency}: an update of all networks"
+            raise UserError(f"{what} takes {self.update_size} steps, use as many or more")
         if self.buffer_size < self.update_size:
             raise UserError(f"--buffer-size {self.buffer_size}: an update brings {self.update_size} steps, use as many")
         if self.learning_starts > self.buffer_length * envs:
@@ -571,11 +574,11 @@ def check_memory(args: Args) -> None:
         raise UserError(f"--buffer-size {args.buffer_size} takes {needed:.0f} GB of {there:.0f}: lower it{instead}")
 
 
-def device_memory() -> int:
-    """Bytes of memory of a device; of a CPU, those of the machine."""
+def device_memory() -> float:
+    """Bytes of memory of a device, infinity if it does not tell; of a CPU, those of the machine."""
     if jax.default_backend() == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return jax.devices()[0].memory_stats()["bytes_limit"]
+    return (jax.devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
 
 
 def make_actor(args: Args):
@@ -706,12 +709,12 @@ def make_train(args: Args):
         ready = buffer.can_sample(replay)
         if args.num_seeds > 1:  # all are at the same step; what differs between seeds would be computed and thrown away
             ready = jax.lax.pmax(ready.astype(jnp.int32), "seed") > 0
-        steps = jnp.where(ready, args.gradient_steps, 0)
+        gradient_steps = jnp.where(ready, args.gradient_steps, 0)
         key, learn_key = jax.random.split(state.key)
         nothing = dict.fromkeys(("td_loss", "q_values", "grad_norm"), jnp.float32(0))
         learner = Learner(state.params, state.opt_state, replay, learn_key, nothing)
         one_step = functools.partial(learn, state.target_params, state.update)
-        learner = jax.lax.fori_loop(0, steps, lambda _, learner: one_step(learner), learner)
+        learner = jax.lax.fori_loop(0, gradient_steps, lambda _, learner: one_step(learner), learner)
 
         steps_done = state.update * args.update_size + jnp.array([0, args.update_size])
         before, now = steps_done // args.target_network_frequency
@@ -720,7 +723,7 @@ def make_train(args: Args):
         done = rollout.terminated | rollout.truncated
         metrics = learner.learned | {
             "updates": jnp.int32(1),
-            "gradient_steps": steps,
+            "gradient_steps": gradient_steps,
             "episodes": done.sum(dtype=jnp.int32),
             "episodic_return": (done * rollout.episode_return).sum(),
             "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
@@ -973,7 +976,9 @@ def restore_checkpoint(folder: str | Path, args: Args) -> tuple[int, TrainState]
     with checkpoint_manager(folder, reading=True) as manager:
         if any(name.startswith("replay.") for name in manager.item_metadata(step)):
             return step, restored(folder, step, template)
-    say(f"{folder} was saved without --save-buffer: the replay buffer starts empty")
+    again = step + args.learning_starts
+    then = f"at step {again}" if again < args.total_timesteps else "no more, --learning-starts is more than is left"
+    say(f"{folder} was saved without --save-buffer: the replay buffer starts empty, and learning goes on {then}")
     init, _ = make_train(args)
     empty = jax.jit(seed_by_seed(lambda key: init(key).replay, args))(make_keys(args)[0])
     return step, restored(folder, step, template.replace(replay=None)).replace(replay=empty)

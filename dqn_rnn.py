@@ -107,15 +107,15 @@ class Args:
     burn_in: int = 16
     """steps before them that only bring the memory up to date; divides NUM_STEPS or is a multiple of it"""
     train_frequency: int = 64
-    """steps of all environments together for each gradient step"""
+    """steps of all environments together for each gradient step; divides NUM_ENVS x gcd(NUM_STEPS, BURN_IN)"""
     batch_size: int = 8
     """sequences sampled from the buffer for a gradient step"""
     n_step: int = 5
-    """rewards in a target before it goes on with a value"""
+    """rewards in a target before it goes on with a value; fewer at the end of a sequence"""
     gamma: float = 0.99
     """discount"""
     target_network_frequency: int = 5_000
-    """steps between two updates of the target network"""
+    """steps of all environments together between two updates of the target network"""
     tau: float = 1.0
     """share of the parameters that the target network takes over in an update"""
     max_grad_norm: float = 10.0
@@ -162,14 +162,14 @@ class Args:
     """run folder to continue from its last checkpoint"""
 
     @property
-    def chunk(self) -> int:
-        """Steps of each environment in one update, which are stored with the memory before them."""
+    def segment(self) -> int:
+        """Steps that each environment plays in an update, stored with the memory before them; gcd(n, 0) = n."""
         return math.gcd(self.num_steps, self.burn_in)
 
     @property
     def update_size(self) -> int:
         """Steps of one update over all environments of a seed."""
-        return self.num_envs * self.chunk
+        return self.num_envs * self.segment
 
     @property
     def gradient_steps(self) -> int:
@@ -183,13 +183,13 @@ class Args:
 
     @property
     def buffer_length(self) -> int:
-        """Chunks of each environment that the buffer holds; no more than there will be."""
+        """Segments of each environment that the buffer holds; no more than there will be."""
         return min(self.buffer_size // self.update_size, self.num_updates)
 
     @property
-    def sequence_chunks(self) -> int:
-        """Chunks of one sequence, burn-in and all."""
-        return (self.burn_in + self.num_steps) // self.chunk
+    def sequence_segments(self) -> int:
+        """Segments of one sequence, burn-in and all."""
+        return (self.burn_in + self.num_steps) // self.segment
 
     def checked(self) -> "Args":
         """These arguments with `total_timesteps` rounded up to whole updates.
@@ -210,18 +210,23 @@ class Args:
             if not low <= value <= high:
                 allowed = f"{low} or more" if value < low and high == MAX_INT else f"a number from {low} to {high}"
                 raise UserError(f"{flag(name)} {value}: use {allowed}")
-        if self.burn_in and self.chunk < min(self.burn_in, self.num_steps):
+        if self.burn_in and self.segment < min(self.burn_in, self.num_steps):
             below = self.burn_in // self.num_steps * self.num_steps
             multiples = f"{below} or {below + self.num_steps}"
             nearest = multiples if below else nearest_divisors(self.num_steps, self.burn_in)
             both = f"--burn-in {self.burn_in} neither divides --num-steps {self.num_steps} nor is a multiple of it"
             raise UserError(f"{both}: use {nearest}")
+        if self.n_step > self.num_steps:
+            raise UserError(f"--n-step {self.n_step} is more than --num-steps {self.num_steps}: use no more")
+        if self.target_network_frequency < self.update_size:
+            what = f"--target-network-frequency {self.target_network_frequency}: an update of all networks"
+            raise UserError(f"{what} takes {self.update_size} steps, use as many or more")
         if self.update_size % self.train_frequency:
             larger = self.train_frequency > self.update_size
             nearest = self.update_size if larger else nearest_divisors(self.update_size, self.train_frequency)
-            both = f"--train-frequency {self.train_frequency} does not divide the {self.update_size} steps of an update"
-            raise UserError(f"{both}: use {nearest}")
-        least = self.sequence_chunks * self.update_size
+            steps = f"{self.num_envs} x {self.segment} = {self.update_size} steps of an update"
+            raise UserError(f"--train-frequency {self.train_frequency} does not divide the {steps}: use {nearest}")
+        least = self.sequence_segments * self.update_size
         for name in ("buffer_size", "total_timesteps"):
             if getattr(self, name) < least:
                 what = f"{flag(name)} {getattr(self, name)}"
@@ -662,7 +667,7 @@ class Step:
 
 
 @struct.dataclass
-class Chunk:
+class Segment:
     """An item of the replay buffer: steps on end of one environment, and the memory before the first."""
 
     carry: Any
@@ -716,21 +721,21 @@ def stores_states(args: Args) -> bool:
 
 
 def make_replay(args: Args):
-    """flashbax's ring buffer [E, N] of chunks, of which it samples several on end, and the shapes of one chunk."""
+    """flashbax's ring buffer [E, N] of segments, of which it samples several on end, and the shapes of one."""
     env, env_params = make_env(args)
     network = make_network(args, env.observation_space(env_params), env.action_space(env_params).n)
     obs, env_state = jax.eval_shape(env.reset, jax.random.key(0), env_params)
     seen = env_state if stores_states(args) else obs
     number, scalar, truth = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
     step = Step(seen, number, truth, number, scalar, truth, truth, seen)
-    steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((args.chunk, *x.shape), x.dtype), step)
-    item = Chunk(jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], initial_carry(network, 1))), steps)
+    steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((args.segment, *x.shape), x.dtype), step)
+    item = Segment(jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], initial_carry(network, 1))), steps)
     sizes = {
         "add_batch_size": args.num_envs,
         "sample_batch_size": args.batch_size,
         "max_length_time_axis": args.buffer_length,
-        "min_length_time_axis": max(args.sequence_chunks, -(-args.learning_starts // args.update_size)),
-        "sample_sequence_length": args.sequence_chunks,
+        "min_length_time_axis": max(args.sequence_segments, -(-args.learning_starts // args.update_size)),
+        "sample_sequence_length": args.sequence_segments,
         "period": 1,
     }
     if not args.prioritized:
@@ -751,14 +756,15 @@ def check_memory(args: Args) -> None:
     needed, there = replay_bytes(args) / 1e9, device_memory() / 1e9
     if needed > there:
         instead = ", or use --replay-storage states" if is_arcade(args) and not stores_states(args) else ""
+        instead = instead or f" or --hidden-size, or use another --memory than {args.memory}, which is stored with them"
         raise UserError(f"--buffer-size {args.buffer_size} takes {needed:.0f} GB of {there:.0f}: lower it{instead}")
 
 
-def device_memory() -> int:
-    """Bytes of memory of a device; of a CPU, those of the machine."""
+def device_memory() -> float:
+    """Bytes of memory of a device, infinity if it does not tell; of a CPU, those of the machine."""
     if jax.default_backend() == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return jax.devices()[0].memory_stats()["bytes_limit"]
+    return (jax.devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
 
 
 @struct.dataclass
@@ -767,6 +773,7 @@ class Slots:
 
     A step's next observation comes right after its own. Mostly that is the next step's; after a truncated step and
     after the last it has a slot to itself, and where an episode starts anew, its start flag wipes out the memory of it.
+    Four steps, the second truncated, take six slots: o0 o1 o1' o2 o3 o3', with the steps' places 0, 1, 3, 4.
     """
 
     seen: Any
@@ -776,13 +783,21 @@ class Slots:
 
 
 def lay_out(steps: Step, size: int) -> Slots:
-    """The slots of steps[T, B, ...], `size` of them; those behind the last next observation repeat it."""
+    """The slots of steps[T, B, ...], `size` of them; those behind the last next observation repeat it.
+
+    `size` has to be T + 1 and one more for each step before the last that may be truncated: the rest is dropped.
+    """
     length, batch = steps.start.shape
     columns, numbers = jnp.arange(batch), jnp.arange(length)[:, None]
-    place = numbers + jnp.cumsum(steps.truncated, axis=0) - steps.truncated
-    apart = steps.truncated | (numbers == length - 1)
-    source = jnp.full((size, batch), 2 * length - 1).at[place, columns].set(numbers, mode="drop")
-    source = source.at[jnp.where(apart, place + 1, size), columns].set(length + numbers, mode="drop")
+    truncations_before = jnp.cumsum(steps.truncated, axis=0) - steps.truncated
+    place = numbers + truncations_before
+    apart = steps.truncated | (numbers == length - 1)  # [T, B], the steps whose next observation has its own slot
+    next_place = jnp.where(apart, place + 1, size)  # `size` is no slot: dropped
+
+    # What each slot holds, as a row of the T observations followed by the T next ones; unused slots the last of these.
+    source = jnp.full((size, batch), 2 * length - 1)
+    source = source.at[place, columns].set(numbers, mode="drop")
+    source = source.at[next_place, columns].set(length + numbers, mode="drop")
 
     def gather(now, after):
         return jax.tree.map(lambda x, y: jnp.concatenate([x, y])[source, columns], now, after)
@@ -898,13 +913,13 @@ def make_train(args: Args):
     def learn(target_params, update, learner: Learner) -> Learner:
         """One gradient step on B sequences from the buffer."""
         key, sample_key = jax.random.split(learner.key)
-        sample = buffer.sample(learner.replay, sample_key)  # [B, chunks, ...]
+        sample = buffer.sample(learner.replay, sample_key)  # segments [B, N, ...]
         carry = jax.tree.map(lambda x: x[:, 0], sample.experience.carry)
-        steps = jax.tree.map(
+        sequence = jax.tree.map(
             lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]).swapaxes(0, 1), sample.experience.steps
         )  # [burn-in + T, B, ...]
-        past = jax.tree.map(lambda x: x[: args.burn_in], steps)
-        steps = jax.tree.map(lambda x: x[args.burn_in :], steps)
+        past = jax.tree.map(lambda x: x[: args.burn_in], sequence)
+        steps = jax.tree.map(lambda x: x[args.burn_in :], sequence)
         slots = lay_out(steps, args.num_steps + 1 + most_truncations)
         weight = jnp.ones(args.batch_size)
         if args.prioritized:
@@ -943,19 +958,19 @@ def make_train(args: Args):
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
         rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
-        actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.chunk)
-        steps = jax.tree.map(lambda x: x.swapaxes(0, 1), rollout.step)  # [E, T, ...]
-        replay = buffer.add(state.replay, jax.tree.map(lambda x: x[:, None], Chunk(state.actor.carry, steps)))
+        actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.segment)
+        played = jax.tree.map(lambda x: x.swapaxes(0, 1), rollout.step)  # [E, T, ...]
+        replay = buffer.add(state.replay, jax.tree.map(lambda x: x[:, None], Segment(state.actor.carry, played)))
 
         ready = buffer.can_sample(replay)
         if args.num_seeds > 1:  # all are at the same step; what differs between seeds would be computed and thrown away
             ready = jax.lax.pmax(ready.astype(jnp.int32), "seed") > 0
-        steps = jnp.where(ready, args.gradient_steps, 0)
+        gradient_steps = jnp.where(ready, args.gradient_steps, 0)
         key, learn_key = jax.random.split(state.key)
         nothing = dict.fromkeys(("td_loss", "q_values", "grad_norm"), jnp.float32(0))
         learner = Learner(state.params, state.opt_state, replay, learn_key, nothing)
         one_step = functools.partial(learn, state.target_params, state.update)
-        learner = jax.lax.fori_loop(0, steps, lambda _, learner: one_step(learner), learner)
+        learner = jax.lax.fori_loop(0, gradient_steps, lambda _, learner: one_step(learner), learner)
 
         steps_done = state.update * args.update_size + jnp.array([0, args.update_size])
         before, now = steps_done // args.target_network_frequency
@@ -964,7 +979,7 @@ def make_train(args: Args):
         done = rollout.terminated | rollout.truncated
         metrics = learner.learned | {
             "updates": jnp.int32(1),
-            "gradient_steps": steps,
+            "gradient_steps": gradient_steps,
             "episodes": done.sum(dtype=jnp.int32),
             "episodic_return": (done * rollout.episode_return).sum(),
             "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
@@ -1217,7 +1232,9 @@ def restore_checkpoint(folder: str | Path, args: Args) -> tuple[int, TrainState]
     with checkpoint_manager(folder, reading=True) as manager:
         if any(name.startswith("replay.") for name in manager.item_metadata(step)):
             return step, restored(folder, step, template)
-    say(f"{folder} was saved without --save-buffer: the replay buffer starts empty")
+    again = step + args.learning_starts
+    then = f"at step {again}" if again < args.total_timesteps else "no more, --learning-starts is more than is left"
+    say(f"{folder} was saved without --save-buffer: the replay buffer starts empty, and learning goes on {then}")
     init, _ = make_train(args)
     empty = jax.jit(seed_by_seed(lambda key: init(key).replay, args))(make_keys(args)[0])
     return step, restored(folder, step, template.replace(replay=None)).replace(replay=empty)

@@ -48,7 +48,6 @@ SHARED_BY = {
         ),
         *(
             "replay_bytes",
-            "check_memory",
             "device_memory",
             "without_replay",
             "begin_run",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from scripts import arcade, fresh_params, script, small, trained
+from scripts import arcade, fresh_params, programs, script, small, trained
 from small import assert_equal
 
 import dqn_mlp
@@ -201,6 +201,114 @@ def test_a_sequence_that_crosses_an_episode_start_resets_the_memory():
     assert (jnp.abs(one[:4] - other[:4]).max(axis=(1, 2)) > 1e-4).all()
 
 
+# ------------------------------------------------------------------------------------------------ a whole gradient step
+
+
+def sampled_in_the_next_update(name, args, state):
+    """The batch of the next update's only gradient step, [B, ...]; the state after the update, and its metrics."""
+    buffer, _ = script(name).make_replay(args)
+    _, train_chunk = programs(name, args)
+    after, metrics = train_chunk(state, jnp.int32(1))
+    row = state.replay.current_index
+    written = jax.tree.map(lambda x: x[:, row][:, None], after.replay.experience)
+    with jax.debug_key_reuse(False):  # the update has used its key already
+        _, learn_key = jax.random.split(state.key)
+        _, sample_key = jax.random.split(learn_key)
+    return buffer.sample(buffer.add(state.replay, written), sample_key), after, metrics
+
+
+def with_another_target(state):
+    """The state with a target network that differs from the network that learns."""
+    noise = lambda x: 0.05 * jax.random.normal(jax.random.key(x.size), x.shape, x.dtype)  # noqa: E731
+    return state.replace(target_params=jax.tree.map(lambda x: x + noise(x), state.params))
+
+
+def weights(args, sample, update):
+    """Importance weights by a loop: the inverse of the probabilities to the power of beta, the largest 1."""
+    if not args.prioritized:
+        return np.ones(args.batch_size)
+    start = args.prioritized_replay_beta
+    beta = start + (1 - start) * update / args.num_updates
+    raw = [float(probability) ** -beta for probability in sample.probabilities]
+    return np.array(raw) / max(raw)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"burn_in": 4, "n_step": 3},
+        {"burn_in": 4, "n_step": 3, "prioritized": True},
+        {"burn_in": 0, "n_step": 8, "max_steps": 3},
+        {"burn_in": 16, "n_step": 1, "max_steps": 1},
+    ],
+)
+def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
+    """Sequences read step by step from their stored memory, next observations apart; targets one by one."""
+    limit = (f"max_steps_in_episode={changes.get('max_steps', 6)}",)
+    frequency = 3 * np.gcd(8, changes["burn_in"]).item()
+    flags = {name: value for name, value in changes.items() if name != "max_steps"}
+    flags |= {"num_envs": 3, "train_frequency": frequency, "learning_starts": 0, "buffer_size": 240}
+    args = small("dqn_rnn", env_params=limit, **flags)
+    state, _ = trained("dqn_rnn", args, 9 if args.segment < 8 else 6)
+    state = with_another_target(state)
+    sample, after, metrics = sampled_in_the_next_update("dqn_rnn", args, state)
+    network, _, _ = dqn_rnn.make_actor(args)
+    forward = jax.jit(functools.partial(dqn_rnn.forward, network))
+    flat = lambda x: np.asarray(x).reshape(args.batch_size, -1, *x.shape[3:])  # noqa: E731
+    steps = jax.tree.map(flat, sample.experience.steps)  # [B, burn-in + T, ...]
+    length, no_start = args.burn_in + args.num_steps, jnp.zeros((1, args.batch_size), bool)
+
+    def walk(params):
+        carry, now, then = jax.tree.map(lambda x: x[:, 0], sample.experience.carry), [], []
+        for t in range(length):
+            carry, output = forward(
+                params, carry, steps.seen[None, :, t], steps.prev_action[None, :, t], steps.start[None, :, t]
+            )
+            now.append(output.q[0])
+            _, output = forward(params, carry, steps.next_seen[None, :, t], steps.action[None, :, t], no_start)
+            then.append(output.q[0])
+        return np.stack(now, axis=1), np.stack(then, axis=1)
+
+    (q, next_q), (_, target_next_q) = walk(state.params), walk(state.target_params)
+    error = np.zeros((args.batch_size, args.num_steps))
+    for b, t in np.ndindex(error.shape):
+        target, discount = 0.0, 1.0
+        for k in range(t + args.burn_in, min(t + args.burn_in + args.n_step, length)):
+            target, discount = target + discount * steps.reward[b, k], discount * args.gamma
+            if steps.terminated[b, k] or steps.truncated[b, k]:
+                break
+        if not steps.terminated[b, k]:
+            target += discount * target_next_q[b, k, next_q[b, k].argmax()]
+        t += args.burn_in
+        error[b, t - args.burn_in] = q[b, t, steps.action[b, t]] - target
+    assert steps.truncated.any()
+    weight = weights(args, sample, int(state.update))
+    assert float(metrics["td_loss"]) == pytest.approx(0.5 * (weight[:, None] * error**2).mean(), rel=1e-4)
+    if args.prioritized:
+        size = np.abs(error)
+        expected = (0.9 * size.max(axis=1) + 0.1 * size.mean(axis=1) + 1e-6) ** args.prioritized_replay_alpha
+        got = dict(zip(np.asarray(sample.indices).tolist(), expected, strict=True))  # an index may come more than once
+        leaves = np.asarray(after.replay.sum_tree_state.nodes)[-(len(after.replay.sum_tree_state.nodes) + 1) // 2 :]
+        np.testing.assert_allclose(leaves[list(got)], list(got.values()), rtol=1e-3)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_gradient_step_of_dqn_mlp_against_a_loop(prioritized):
+    args = small("dqn_mlp", env_params=("max_steps_in_episode=6",), learning_starts=0, prioritized=prioritized)
+    state = with_another_target(trained("dqn_mlp", args, 6)[0])
+    sample, _, metrics = sampled_in_the_next_update("dqn_mlp", args, state)
+    network, _, _ = dqn_mlp.make_actor(args)
+    steps = jax.tree.map(np.asarray, sample.experience)
+    q, next_q = (network.apply(state.params, x).q for x in (steps.seen, steps.next_seen))
+    target_next_q = network.apply(state.target_params, steps.next_seen).q
+    error = np.zeros(args.batch_size)
+    for b in range(args.batch_size):
+        value = 0 if steps.terminated[b] else target_next_q[b, int(next_q[b].argmax())]
+        error[b] = q[b, steps.action[b]] - steps.reward[b] - args.gamma * value
+    expected = 0.5 * (weights(args, sample, int(state.update)) * error**2).mean()
+    assert float(metrics["td_loss"]) == pytest.approx(expected, rel=1e-4)
+
+
 # ------------------------------------------------------------------------------------------------------ replay buffer
 
 
@@ -211,7 +319,7 @@ def test_wrap_around_never_mixes_two_writes(name, prioritized):
     args = small(name, prioritized=prioritized, buffer_size=40 if name == "dqn_mlp" else 128, learning_starts=0)
     module = script(name)
     buffer, item = module.make_replay(args)
-    chunks = args.sequence_chunks if name == "dqn_rnn" else 1
+    segments = args.sequence_segments if name == "dqn_rnn" else 1
     replay = buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), item))
     add, sample = jax.jit(buffer.add), jax.jit(buffer.sample)
     met = set()
@@ -226,15 +334,15 @@ def test_wrap_around_never_mixes_two_writes(name, prioritized):
                 item,
             ),
         )
-        if write < chunks:
+        if write < segments:
             assert not bool(buffer.can_sample(replay))
             continue
         experience = sample(replay, jax.random.key(write)).experience
         reward = experience.steps.reward if name == "dqn_rnn" else experience.reward
-        numbers = np.asarray(reward, int).reshape(args.batch_size, chunks, -1)
+        numbers = np.asarray(reward, int).reshape(args.batch_size, segments, -1)
         assert (numbers == numbers[:, :, :1]).all()
         first = numbers[:, 0, 0]
-        assert (numbers[:, :, 0] == first[:, None] + np.arange(chunks)).all()
+        assert (numbers[:, :, 0] == first[:, None] + np.arange(segments)).all()
         oldest = max(1, write - args.buffer_length + 1)
         assert (first % 1000 >= oldest).all() and (numbers[:, -1, 0] % 1000 <= write).all()
         met |= {(write, number) for number in first % 1000}
@@ -347,6 +455,15 @@ def test_the_target_network_follows(name):
             assert_equal(targets[done - args.update_size], state.target_params)
             moved = jax.tree.map(lambda x, y: bool((x != y).any()), state.params, state.target_params)
             assert any(jax.tree.leaves(moved))
+
+
+@pytest.mark.parametrize("name", DQN)
+def test_the_target_network_moves_by_tau(name):
+    args = small(name, learning_starts=32, target_network_frequency=32, tau=0.25)
+    before, after = (trained(name, args, updates)[0] for updates in (3, 4))
+    expected = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, before.target_params, after.params)
+    assert_equal(expected, after.target_params, atol=1e-6)
+    assert any(bool((x != y).any()) for x, y in zip(*map(jax.tree.leaves, (before.params, after.params)), strict=True))
 
 
 @pytest.mark.parametrize("name", DQN)

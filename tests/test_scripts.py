@@ -331,6 +331,7 @@ REPLAY_ONLY = [
     ("--learning-starts 2000000", "use no more"),
     ("--buffer-size 10", "--buffer-size 10"),
     ("--batch-size 0", "--batch-size 0: use 1 or more"),
+    ("--target-network-frequency 1", "steps, use as many or more"),
 ]
 REFUSALS = [(name, *case) for name in NEW for case in EVERYWHERE]
 REFUSALS += [(name, *case) for name in NEW_ON_POLICY for case in ROLLOUTS_ONLY]
@@ -338,6 +339,8 @@ REFUSALS += [(name, *case) for name in OFF_POLICY for case in REPLAY_ONLY]
 REFUSALS += [("dqn_mlp", "--train-frequency 12", "use 8 or 16"), ("dqn_mlp", "--train-frequency 40", "use 32 or 64")]
 REFUSALS += [
     ("dqn_rnn", "--burn-in 12", "use 8 or 16"),
+    ("dqn_rnn", "--n-step 33", "more than --num-steps 32"),
+    ("dqn_rnn", "--burn-in 1", "does not divide the 32 x 1 = 32 steps of an update: use 32"),
     ("dqn_rnn", "--burn-in 40", "use 32 or 64"),
     ("dqn_rnn", "--train-frequency 100", "use 64 or 128"),
     ("dqn_rnn", "--train-frequency 1000", "use 512"),
@@ -408,9 +411,20 @@ def test_cart_pole_is_learned(name):
 
 
 @pytest.mark.slow
-def test_a_memory_learns_what_no_memory_can():
+def test_cart_pole_is_learned_from_replay():
+    """The flags of benchmark/dqn.sh; its budget is five times as large."""
+    flags = {"num_envs": 10, "train_frequency": 10, "batch_size": 128, "hidden_size": 128, "buffer_size": 100_000}
+    args = script("dqn_mlp").Args(env_id="CartPole-v1", total_timesteps=100_000, **flags)
+    assert learned_return("dqn_mlp", args.checked()) > 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_memory_learns_what_no_memory_can(algorithm):
     """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""
     common = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=10",), "total_timesteps": 100_000}
-    common |= {"num_envs": 16, "num_steps": 32, "num_minibatches": 4, "learning_rate": 1e-3, "hidden_size": 32}
-    assert learned_return("ppo_rnn", small("ppo_rnn", prev_action=False, **common)) > 0.95
-    assert learned_return("ppo_mlp", small("ppo_mlp", **common)) < 0.5
+    common |= {"num_envs": 16, "learning_rate": 1e-3, "hidden_size": 32}
+    common |= {"num_steps": 32, "num_minibatches": 4} if algorithm == "ppo" else {}
+    with_memory, without = script(f"{algorithm}_rnn"), script(f"{algorithm}_mlp")
+    assert learned_return(with_memory.SCRIPT, with_memory.Args(prev_action=False, **common).checked()) > 0.95
+    assert learned_return(without.SCRIPT, without.Args(**common).checked()) < 0.5
