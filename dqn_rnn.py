@@ -88,7 +88,7 @@ class Args:
     """agents trained together, with seeds SEED, SEED + 1, ..."""
     total_timesteps: int = 1_000_000
     """environment steps of each agent, rounded up to whole updates"""
-    learning_rate: float = 5e-4
+    learning_rate: float = 2e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """bring the learning rate linearly to zero over the training"""
@@ -114,7 +114,7 @@ class Args:
     """rewards in a target before it goes on with a value; fewer at the end of a sequence"""
     gamma: float = 0.99
     """discount"""
-    target_network_frequency: int = 5_000
+    target_network_frequency: int = 1_000
     """steps of all environments together between two updates of the target network"""
     tau: float = 1.0
     """share of the parameters that the target network takes over in an update"""
