@@ -102,11 +102,11 @@ class Args:
     """save the buffer in every checkpoint, so that a resumed run equals an unbroken one"""
     learning_starts: int = 10_000
     """steps in the buffer before the first gradient step"""
-    num_steps: int = 32
+    num_steps: int = 16
     """steps of a sequence that are learned from"""
     burn_in: int = 16
     """steps before them that only bring the memory up to date; divides NUM_STEPS or is a multiple of it"""
-    train_frequency: int = 64
+    train_frequency: int = 32
     """steps of all environments together for each gradient step; divides NUM_ENVS x gcd(NUM_STEPS, BURN_IN)"""
     batch_size: int = 8
     """sequences sampled from the buffer for a gradient step"""

@@ -13,13 +13,21 @@ train() { # folder, script and flags
     # shellcheck disable=SC2086
     "${PYTHON:-.venv/bin/python}" $2 --run-dir "$runs/$1"
 }
-report() { # folder, title
-    "${PYTHON:-.venv/bin/python}" benchmark/report.py --runs "$runs/$1/*" --by script --training --out "docs/figures/dqn_$1" --title "$2"
+report() { # folder, title, what tells the groups apart
+    "${PYTHON:-.venv/bin/python}" benchmark/report.py --runs "$runs/$1/*" --by "${3:-script}" --training --out "docs/figures/dqn_$1" --title "$2"
 }
 for env in CartPole-v1 Acrobot-v1; do
     train "$env" "dqn_mlp.py --env-id $env $vectors --num-seeds 5"
     report "$env" "$env"
 done
-train memory_chain "dqn_rnn.py $chain --num-steps 64 --burn-in 32 --no-prev-action --num-seeds 5"
+train memory_chain "dqn_rnn.py $chain --num-steps 64 --burn-in 32 --train-frequency 64 --no-prev-action --num-seeds 5"
 train memory_chain "dqn_mlp.py $chain --num-seeds 5"
 report memory_chain "MemoryChain-bsuite, 30 steps, no previous action"
+for seed in 0 1 2; do
+    for prioritized in --no-prioritized --prioritized; do
+        train mdp "dqn_mlp.py --env-id CartPoleEasy --seed $seed $prioritized --total-timesteps 150000 --eval-every 10000"
+    done
+    train pomdp "dqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 --seed $seed --total-timesteps 150000 --eval-every 10000"
+done
+report mdp "dqn_mlp.py, CartPoleEasy, fully observable" prioritized
+report pomdp "dqn_rnn.py, CartPoleEasy, partially observable"

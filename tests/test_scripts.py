@@ -339,12 +339,12 @@ REFUSALS += [(name, *case) for name in OFF_POLICY for case in REPLAY_ONLY]
 REFUSALS += [("dqn_mlp", "--train-frequency 12", "use 8 or 16"), ("dqn_mlp", "--train-frequency 40", "use 32 or 64")]
 REFUSALS += [
     ("dqn_rnn", "--burn-in 12", "use 8 or 16"),
-    ("dqn_rnn", "--n-step 33", "more than --num-steps 32"),
-    ("dqn_rnn", "--burn-in 1", "does not divide the 32 x 1 = 32 steps of an update: use 32"),
-    ("dqn_rnn", "--burn-in 40", "use 32 or 64"),
+    ("dqn_rnn", "--n-step 17", "more than --num-steps 16"),
+    ("dqn_rnn", "--burn-in 1 --train-frequency 64", "does not divide the 32 x 1 = 32 steps of an update: use 32"),
+    ("dqn_rnn", "--burn-in 40", "use 32 or 48"),
     ("dqn_rnn", "--train-frequency 100", "use 64 or 128"),
     ("dqn_rnn", "--train-frequency 1000", "use 512"),
-    ("dqn_rnn", "--total-timesteps 1000", "a sequence in every environment takes 1536 steps"),
+    ("dqn_rnn", "--total-timesteps 1000", "a sequence in every environment takes 1024 steps"),
     ("dqn_rnn", "--memory Elephant", "MinGRU"),
 ]
 REFUSALS += [(name, *case) for name in NEW_PIXEL for case in PIXELS_ONLY]
