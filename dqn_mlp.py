@@ -193,9 +193,6 @@ class Args:
             nearest = nearest_divisors(envs, frequency) if frequency < envs else f"{below} or {below + envs}"
             both = f"--train-frequency {frequency} neither divides --num-envs {envs} nor is a multiple of it"
             raise UserError(f"{both}: use {nearest}")
-        if self.target_network_frequency < self.update_size:
-            what = f"--target-network-frequency {self.target_network_frequency}: an update of all networks"
-            raise UserError(f"{what} takes {self.update_size} steps, use as many or more")
         if self.buffer_size < self.update_size:
             raise UserError(f"--buffer-size {self.buffer_size}: an update brings {self.update_size} steps, use as many")
         if self.learning_starts > self.buffer_length * envs:
@@ -468,6 +465,16 @@ def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
     return args.learning_rate * (1 - update / args.num_updates) if args.anneal_lr else args.learning_rate
 
 
+def target_share(args: Args, update: jax.Array, index: jax.Array) -> jax.Array:
+    """Share of the parameters that the target network takes over after gradient step `index` of an update: `tau` if a
+    multiple of `target_network_frequency` is among the steps that are its own, else 0.
+    """
+    steps = args.update_size // args.gradient_steps
+    before = update * args.update_size + index * steps
+    due = (before + steps) // args.target_network_frequency > before // args.target_network_frequency
+    return jnp.where(due, args.tau, 0.0)
+
+
 def beta_at(args: Args, update: jax.Array) -> jax.Array:
     """Exponent of the importance weights in an update, rising from `prioritized_replay_beta` to 1."""
     return args.prioritized_replay_beta + (1 - args.prioritized_replay_beta) * update / args.num_updates
@@ -527,6 +534,7 @@ class Learner:
     """What a gradient step changes, and the sums of its metrics."""
 
     params: Any
+    target_params: Any
     opt_state: Any
     replay: Any  # its priorities
     key: jax.Array
@@ -669,14 +677,14 @@ def make_train(args: Args):
         q = jnp.take_along_axis(output.q[0], action[:, None], axis=-1)[:, 0]
         return 0.5 * (weight * jnp.square(q - target)).mean(), (q.mean(), jnp.abs(q - target))
 
-    def learn(target_params, update, learner: Learner) -> Learner:
+    def learn(update, index, learner: Learner) -> Learner:
         """One gradient step on B steps from the buffer."""
         key, sample_key = jax.random.split(learner.key)
         sample = buffer.sample(learner.replay, sample_key)
         batch = jax.tree.map(lambda x: x[:, 0], sample.experience)  # [B, ...]
         obs, next_obs = observe(batch.seen), observe(batch.next_seen)
         next_q, target_next_q = (
-            forward(network, p, (), next_obs[None])[1].q[0] for p in (learner.params, target_params)
+            forward(network, p, (), next_obs[None])[1].q[0] for p in (learner.params, learner.target_params)
         )
         value = jnp.where(batch.terminated, 0.0, double_q_values(next_q, target_next_q))
         target = batch.reward + args.gamma * value
@@ -692,8 +700,10 @@ def make_train(args: Args):
         replay = learner.replay
         if args.prioritized:
             replay = buffer.set_priorities(replay, sample.indices, jnp.where(weight > 0, error + MIN_PRIORITY, 0))
+        params = jax.tree.map(lambda x, step: x - rate * step, learner.params, direction)
         return Learner(
-            params=jax.tree.map(lambda x, step: x - rate * step, learner.params, direction),
+            params=params,
+            target_params=optax.incremental_update(params, learner.target_params, target_share(args, update, index)),
             opt_state=opt_state,
             replay=replay,
             key=key,
@@ -712,14 +722,9 @@ def make_train(args: Args):
         gradient_steps = jnp.where(ready, args.gradient_steps, 0)
         key, learn_key = jax.random.split(state.key)
         nothing = dict.fromkeys(("td_loss", "q_values", "grad_norm"), jnp.float32(0))
-        learner = Learner(state.params, state.opt_state, replay, learn_key, nothing)
-        one_step = functools.partial(learn, state.target_params, state.update)
-        learner = jax.lax.fori_loop(0, gradient_steps, lambda _, learner: one_step(learner), learner)
+        learner = Learner(state.params, state.target_params, state.opt_state, replay, learn_key, nothing)
+        learner = jax.lax.fori_loop(0, gradient_steps, functools.partial(learn, state.update), learner)
 
-        steps_done = state.update * args.update_size + jnp.array([0, args.update_size])
-        before, now = steps_done // args.target_network_frequency
-        share = jnp.where(now > before, args.tau, 0.0)
-        target_params = optax.incremental_update(learner.params, state.target_params, share)
         done = rollout.terminated | rollout.truncated
         metrics = learner.learned | {
             "updates": jnp.int32(1),
@@ -730,7 +735,7 @@ def make_train(args: Args):
         }
         state = TrainState(
             params=learner.params,
-            target_params=target_params,
+            target_params=learner.target_params,
             opt_state=learner.opt_state,
             replay=learner.replay,
             actor=actor,

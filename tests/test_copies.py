@@ -44,6 +44,7 @@ SHARED_BY = {
             "importance_weights",
             "learning_rate_at",
             "beta_at",
+            "target_share",
             "stores_states",
         ),
         *(

@@ -456,9 +456,19 @@ def test_the_target_network_follows(name):
             assert any(jax.tree.leaves(moved))
 
 
+@pytest.mark.parametrize("frequency", [1, 8, 12, 24, 40, 100])
+def test_the_target_network_is_due_whenever_so_many_steps_have_passed(frequency):
+    """A gradient step is for 8 steps here, four of them make an update."""
+    args = small("dqn_mlp", num_envs=32, train_frequency=8, target_network_frequency=frequency, tau=0.5)
+    for update, index in np.ndindex(10, 4):
+        own = range(update * 32 + index * 8 + 1, update * 32 + index * 8 + 9)
+        due = any(step % frequency == 0 for step in own)
+        assert float(dqn_mlp.target_share(args, jnp.int32(update), jnp.int32(index))) == 0.5 * due
+
+
 @pytest.mark.parametrize("name", DQN)
 def test_the_target_network_moves_by_tau(name):
-    args = small(name, learning_starts=32, target_network_frequency=32, tau=0.25)
+    args = small(name, learning_starts=32, target_network_frequency=32, train_frequency=32, tau=0.25)
     before, after = (trained(name, args, updates)[0] for updates in (3, 4))
     expected = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, before.target_params, after.params)
     assert_equal(expected, after.target_params, atol=1e-6)

@@ -331,7 +331,6 @@ REPLAY_ONLY = [
     ("--learning-starts 2000000", "use no more"),
     ("--buffer-size 10", "--buffer-size 10"),
     ("--batch-size 0", "--batch-size 0: use 1 or more"),
-    ("--target-network-frequency 1", "steps, use as many or more"),
 ]
 REFUSALS = [(name, *case) for name in NEW for case in EVERYWHERE]
 REFUSALS += [(name, *case) for name in NEW_ON_POLICY for case in ROLLOUTS_ONLY]
