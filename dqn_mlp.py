@@ -105,7 +105,7 @@ class Args:
     """steps of all environments together between two updates of the target network"""
     tau: float = 1.0
     """share of the parameters that the target network takes over in an update"""
-    max_grad_norm: float = 10.0
+    max_grad_norm: float = 0.5
     """gradients are scaled down to this global norm"""
     start_e: float = 1.0
     """epsilon at the first step"""

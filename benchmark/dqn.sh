@@ -6,9 +6,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 runs="${RUN_DIR:-runs/dqn}"
 vectors="--num-envs 10 --train-frequency 10 --batch-size 128 --buffer-size 100000 --hidden-size 128"
-vectors="$vectors --learning-rate 2.5e-4 --target-network-frequency 2000 --exploration-fraction 0.5 --total-timesteps 500000"
+vectors="$vectors --learning-rate 2.5e-4 --target-network-frequency 2000 --exploration-fraction 0.5 --max-grad-norm 10 --total-timesteps 500000"
 chain="--env-id MemoryChain-bsuite --env-params memory_length=30 --total-timesteps 300000 --eval-every 25000"
-chain="$chain --eval-episodes 100 --num-envs 16 --hidden-size 64 --learning-rate 1e-3 --target-network-frequency 5000"
+chain="$chain --eval-episodes 100 --num-envs 16 --hidden-size 64 --learning-rate 1e-3 --target-network-frequency 5000 --max-grad-norm 10"
 train() { # folder, script and flags
     # shellcheck disable=SC2086
     "${PYTHON:-.venv/bin/python}" $2 --run-dir "$runs/$1"

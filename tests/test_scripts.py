@@ -413,7 +413,12 @@ def test_cart_pole_is_learned(name):
 def test_cart_pole_is_learned_from_replay():
     """The flags and the budget are those of benchmark/dqn.sh."""
     flags = {"num_envs": 10, "train_frequency": 10, "batch_size": 128, "hidden_size": 128, "buffer_size": 100_000}
-    flags |= {"learning_rate": 2.5e-4, "target_network_frequency": 2_000, "exploration_fraction": 0.5}
+    flags |= {
+        "learning_rate": 2.5e-4,
+        "target_network_frequency": 2_000,
+        "exploration_fraction": 0.5,
+        "max_grad_norm": 10,
+    }
     args = script("dqn_mlp").Args(env_id="CartPole-v1", total_timesteps=500_000, **flags)
     assert learned_return("dqn_mlp", args.checked()) > 400
 
