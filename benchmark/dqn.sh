@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The DQN scripts (docs/dqn_mlp.md, docs/dqn_rnn.md): classic control from vectors and one bit to be remembered for 30 steps,
-# five seeds trained together; from pixels both twins of a pole, three seeds one after the other. An hour on two CPU cores.
+# five seeds trained together; from pixels both twins of a pole, three seeds one after the other.
 #   RUN_DIR=runs/dqn PYTHON=.venv/bin/python benchmark/dqn.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -59,7 +59,7 @@ def measure(script: str, steps: int, flags: list[str]) -> dict:
         state, metrics = jax.block_until_ready(program(state, jnp.int32(updates)))
         rates.append(updates * args.update_size / (time.perf_counter() - began))
     assert int(metrics["gradient_steps"]) == updates * args.gradient_steps, "raise --steps: learning has not begun"
-    held = args.buffer_length * args.num_envs * getattr(args, "segment", 1)
+    held = args.buffer_length * args.num_envs * (args.segment if script == "dqn_rnn" else 1)
     stats = jax.devices()[0].memory_stats()
     peak = stats["peak_bytes_in_use"] if stats else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {

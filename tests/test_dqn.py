@@ -270,16 +270,15 @@ def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
 
     (q, next_q), (_, target_next_q) = walk(state.params), walk(state.target_params)
     error = np.zeros((args.batch_size, args.num_steps))
-    for b, t in np.ndindex(error.shape):
-        target, discount = 0.0, 1.0
-        for k in range(t + args.burn_in, min(t + args.burn_in + args.n_step, length)):
+    for b, i in np.ndindex(error.shape):
+        t, target, discount = args.burn_in + i, 0.0, 1.0
+        for k in range(t, min(t + args.n_step, length)):
             target, discount = target + discount * steps.reward[b, k], discount * args.gamma
             if steps.terminated[b, k] or steps.truncated[b, k]:
                 break
         if not steps.terminated[b, k]:
             target += discount * target_next_q[b, k, next_q[b, k].argmax()]
-        t += args.burn_in
-        error[b, t - args.burn_in] = q[b, t, steps.action[b, t]] - target
+        error[b, i] = q[b, t, steps.action[b, t]] - target
     assert steps.truncated.any()
     weight = weights(args, sample, int(state.update))
     assert float(metrics["td_loss"]) == pytest.approx(0.5 * (weight[:, None] * error**2).mean(), rel=1e-4)
