@@ -602,11 +602,12 @@ def n_step_targets(steps: "Step", next_value: jax.Array, gamma: float, n: int) -
     value, and so after the last of the sequence.
     """
     going_on = gamma * (1 - steps.terminated)
-    target = steps.reward + going_on * next_value
-    for _ in range(n - 1):
+
+    def one_more(_, target):
         later = jnp.concatenate([target[1:], next_value[-1:]])
-        target = steps.reward + going_on * jnp.where(steps.truncated, next_value, later)
-    return target
+        return steps.reward + going_on * jnp.where(steps.truncated, next_value, later)
+
+    return jax.lax.fori_loop(0, n - 1, one_more, steps.reward + going_on * next_value)
 
 
 def importance_weights(probabilities: jax.Array, beta: jax.Array) -> jax.Array:
