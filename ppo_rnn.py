@@ -864,7 +864,8 @@ def make_evaluate(args: Args):
 
     def evaluate(params, key: jax.Array, policy) -> Evaluation:
         actor = begin(key, args.eval_episodes)
-        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, jnp.zeros(args.eval_episodes, bool))
+        over = jnp.zeros(actor.episode_return.shape, bool)
+        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, over)
         return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, policy), nothing)
 
     return evaluate

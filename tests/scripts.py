@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from small import compiled
 
-ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action", "dqn_mlp", "dqn_rnn")
+ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action", "dqn_mlp", "dqn_rnn", "impala_popart")
 PIXEL = tuple(name for name in ALL if name != "ppo_continuous_action")  # they also play popgym_arcade's ids
 SIZES = {"num_envs": 4, "hidden_size": 16, "total_timesteps": 256}
 ROLLOUTS = {"num_steps": 8, "num_minibatches": 2}
@@ -29,9 +29,11 @@ def script(name):
 def small(name, **changes):
     """Checked arguments of a training that takes seconds, most of them to compile: eight updates of 32 steps."""
     env_id = "CartPole-v1" if name in PIXEL else "Pendulum-v1"
-    return (
-        script(name).Args(**({"env_id": env_id} | SIZES | SIZES_OF.get(name, ROLLOUTS) | CADENCES | changes)).checked()
-    )
+    if "env_ids" in script(name).Args.__dataclass_fields__:
+        changes = {"env_ids": (changes.pop("env_id", env_id),)} | changes
+    else:
+        changes = {"env_id": env_id} | changes
+    return script(name).Args(**(SIZES | SIZES_OF.get(name, ROLLOUTS) | CADENCES | changes)).checked()
 
 
 def arcade(name, **changes):

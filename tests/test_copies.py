@@ -27,6 +27,11 @@ OWN = {"Args", "PACKAGES", "run_name"} | NETWORK | ALGORITHM
 OWN_OF_REPLAY = {"MAY_DIFFER", "restore_checkpoint", "begin_run", "main", "Learner"}
 # No pixels, no twins, no discrete actions there
 OWN_OF_VECTORS = {"make_env", "main", "choose", "ppo_loss"}
+# Several tasks there: ids instead of one, results of each, one of them filmed after the other
+OWN_OF_TASKS = {
+    *("is_arcade", "make_env", "Records", "draw_curve", "record_episode", "checkpoint_manager"),
+    *("EVAL_COLUMNS", "LOSSES", "Learner"),
+}
 # Of these the two scripts of one algorithm, or the two with a memory, share the text.
 SHARED_BY = {
     ("pqn_mlp", "pqn_rnn"): {"POLICIES", "learning_rate_at", "TrainState", "log_point", "Output"},
@@ -35,6 +40,14 @@ SHARED_BY = {
     ("pqn_mlp", "ppo_mlp"): {"Actor", "run_name"},
     ("pqn_rnn", "dqn_rnn"): {"Actor", "run_name", "Output", "make_network", "forward", "init_params", "POLICIES"},
     ("pqn_mlp", "dqn_mlp"): {"Actor", "run_name", *NETWORK - {"Tower", "ActorCritic"}, "POLICIES"},
+    ("ppo_rnn", "impala_popart"): {
+        "POLICIES",
+        "choose",
+        "explained_variance",
+        "learning_rate_at",
+        "run_name",
+        "Memory",
+    },
     ("dqn_mlp", "dqn_rnn"): {
         *(
             "TrainState",
@@ -61,7 +74,7 @@ SHARED_BY = {
 # And these functions within make_actor and make_train.
 SHARED_WITHIN = {
     "train_chunk": ALL,
-    "init": tuple(name for name in PIXEL if name in ON_POLICY),
+    "init": tuple(name for name in PIXEL if name in ON_POLICY and name != "impala_popart"),
     "init, with a buffer": OFF_POLICY,
     "begin": ("pqn_mlp", "ppo_mlp", "ppo_continuous_action", "dqn_mlp"),
     "begin, with a memory": ("pqn_rnn", "ppo_rnn", "dqn_rnn"),
@@ -86,6 +99,7 @@ def test_copies_have_not_drifted(name):
     ppo = definitions("ppo_mlp")
     own = OWN | (OWN_OF_VECTORS if name == "ppo_continuous_action" else set())
     own |= OWN_OF_REPLAY if name in OFF_POLICY else set()
+    own |= OWN_OF_TASKS if name == "impala_popart" else set()
     for other in (reference, ppo):
         drifted = [word for word in mine.keys() & other.keys() - own if mine[word] != other[word]]
         assert not drifted
@@ -110,6 +124,24 @@ def test_a_replay_buffer_changes_no_more_than_this(name):
     mine, reference = definitions(name), definitions("pqn_rnn")
     assert mine["main"].replace("without_replay(args, state)", "state") == reference["main"]
     assert mine["begin_run"].replace("    check_memory(args)\n", "") == reference["begin_run"]
+
+
+def methods(name, kind):
+    """Name -> text of the methods of a script's class."""
+    text = (ROOT / f"{name}.py").read_text()
+    (found,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == kind)
+    return {node.name: ast.get_source_segment(text, node) for node in found.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_several_tasks_change_no_more_than_this():
+    """Of what is compared elsewhere and differs in impala_popart.py, the parts that do not."""
+    mine, reference = definitions("impala_popart"), definitions("ppo_rnn")
+    assert mine["make_env"].replace("--env-ids", "--env-id") == reference["make_env"]
+    assert mine["EVAL_COLUMNS"].replace(' "reward_scale",', "") == reference["EVAL_COLUMNS"]
+    film = mine["record_task"].split('"""', 2)[2]
+    assert film.strip() and reference["record_episode"].endswith(film[film.index("    _, begin") :])
+    mine, reference = (methods(name, "Records") for name in ("impala_popart", "ppo_rnn"))
+    assert {word for word in reference if mine[word] != reference[word]} == {"evaluation", "returns"}
 
 
 @pytest.mark.parametrize("part", SHARED_WITHIN)

@@ -34,6 +34,10 @@ PPO = {"policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "cl
 NEW_ON_POLICY = [name for name in NEW if name in ON_POLICY]
 LOSSES = dict.fromkeys(("pqn_mlp", *OFF_POLICY), {"td_loss", "q_values"})
 LOSSES |= dict.fromkeys(("ppo_mlp", "ppo_rnn", "ppo_continuous_action"), PPO)
+LOSSES["impala_popart"] = {"policy_loss", "value_loss", "entropy", "rho", "rho_clipped", "explained_variance"}
+POLICY_GRADIENT = ("ppo_mlp", "ppo_rnn", "ppo_continuous_action", "impala_popart")
+# In the place of one flag another there
+ENV_ID = {name: "--env-ids" if name == "impala_popart" else "--env-id" for name in ALL}
 
 
 @pytest.fixture(scope="module", params=NEW)
@@ -68,8 +72,10 @@ def test_tensorboard_holds_the_promised_curves(run):
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     curves = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
     wanted = {f"losses/{loss}" for loss in LOSSES[name] | {"grad_norm"}} | {"eval/episodic_return"}
-    charts = ["SPS", "learning_rate", "compile_seconds"] + ["epsilon"] * (not name.startswith("ppo"))
+    charts = ["SPS", "learning_rate", "compile_seconds"] + ["epsilon"] * (name not in POLICY_GRADIENT)
     wanted |= {f"charts/{chart}" for chart in charts}
+    of_task = "episodes episodic_return episodic_length explained_variance eval_return"
+    wanted |= {f"CartPole-v1/{tag}" for tag in of_task.split() if name == "impala_popart"}
     # (no episode of Pendulum is over after 64 steps)
     optional = {f"charts/{chart}" for chart in ("episodic_return", "episodic_length", "episodes")}
     assert wanted <= set(curves) <= wanted | optional
@@ -170,7 +176,7 @@ def test_a_minibatch_holds_what_belongs_together(name):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), one.params, other.params)
     distance = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), one.params, states[0].params)
     assert max(jax.tree.leaves(distance)) > 1e-4
-    if "ppo" in name:  # the policy is still the one that played
+    if name.startswith("ppo"):  # the policy is still the one that played
         assert abs(float(metrics["old_approx_kl"])) < 1e-5 and float(metrics["clipfrac"]) == 0
 
 
@@ -223,6 +229,8 @@ def test_truncation_bootstraps_from_the_final_observation(name):
         assert t == 2 or (transition.final_value == 0).all()
     more = ()
     carry = module.initial_carry(network, args.num_envs)
+    if name == "impala_popart":
+        more = transition.action[None], jnp.zeros((1, args.num_envs), bool)
     if name.endswith("rnn"):  # with the memory as it was
         last = before.obs[None], before.prev_action[None], before.start[None]
         carry, _ = module.forward(network, params, before.carry, *last)
@@ -355,7 +363,7 @@ REFUSALS += [("ppo_rnn", "--memory Elephant", "MinGRU"), ("ppo_continuous_action
 def test_bad_input_is_refused_in_one_line(name, line, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(script(name).UserError) as error:
-        script(name).parse_args(line.split())
+        script(name).parse_args(line.replace("--env-id ", f"{ENV_ID[name]} ").split())
     assert words in str(error.value) and "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 
@@ -374,7 +382,7 @@ def test_on_the_command_line(name, tmp_path):
     out = subprocess.run([*line, "--help"], capture_output=True, text=True, timeout=120).stdout
     for field in dataclasses.fields(script(name).Args):
         assert script(name).flag(field.name) in out
-    refused = subprocess.run([*line, "--env-id", "Nope"], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    refused = subprocess.run([*line, ENV_ID[name], "Nope"], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and not refused.stdout
     assert not list(tmp_path.iterdir())
 

@@ -1,0 +1,354 @@
+"""V-trace, PopArt, tasks and lag of impala_popart.py; what all scripts promise is in test_scripts.py."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+from rlax._src import pop_art as rlax_pop_art
+from scripts import small
+
+import impala_popart
+from impala_popart import PopArt, Transition
+
+STEPS, ENVS, TASKS, ACTIONS = 12, 6, 3, 4
+
+
+def random_steps(seed=0, **changes):
+    """A rollout with both kinds of ends, and importance weights, values and the last value for it."""
+    rng = np.random.default_rng(seed)
+    real = lambda: jnp.asarray(rng.normal(size=(STEPS, ENVS)), jnp.float32)  # noqa: E731
+    terminated = rng.random((STEPS, ENVS)) < 0.15
+    truncated = ~terminated & (rng.random((STEPS, ENVS)) < 0.15)
+    assert terminated.any() and truncated.any()
+    fields = {name: real() for name in ("reward", "value", "log_prob", "prev_reward", "episode_return")}
+    fields |= {"terminated": jnp.asarray(terminated), "truncated": jnp.asarray(truncated)}
+    fields |= {"final_value": jnp.where(truncated, real(), 0.0), "start": jnp.zeros((STEPS, ENVS), bool)}
+    fields |= {"action": jnp.asarray(rng.integers(ACTIONS, size=(STEPS, ENVS)), jnp.int32)}
+    fields |= {"prev_action": fields["action"], "episode_length": fields["action"], "obs": fields["reward"]}
+    last_value = jnp.asarray(rng.normal(size=ENVS), jnp.float32)
+    return Transition(**(fields | changes)), jnp.exp(real()), last_value
+
+
+def pieces(steps, env):
+    """From and to of each episode in one environment's steps; the last goes on."""
+    ends = np.flatnonzero(np.asarray(steps.terminated | steps.truncated)[:, env]) + 1
+    borders = [0, *ends, STEPS]
+    return [(a, b) for a, b in zip(borders, borders[1:], strict=False) if a < b]
+
+
+@pytest.mark.parametrize("rho_clip, lamb", [(1.0, 1.0), (1.0, 0.9), (2.5, 0.6)])
+def test_vtrace_equals_rlax_episode_by_episode(rho_clip, lamb):
+    args = small("impala_popart", gamma=0.9, rho_clip=rho_clip, vtrace_lambda=lamb)
+    steps, rho, last_value = random_steps()
+    target, advantage = impala_popart.vtrace(args, rho, steps, steps.value, last_value)
+    for env in range(ENVS):
+        for a, b in pieces(steps, env):
+            follows = steps.final_value[b - 1, env] if steps.truncated[b - 1, env] else last_value[env]
+            value, reward, weight = (x[a:b, env] for x in (steps.value, steps.reward, rho))
+            discount = 0.9 * (1.0 - steps.terminated[a:b, env])
+            next_value = jnp.append(value[1:], follows)
+            want = rlax.vtrace_td_error_and_advantage(
+                value, next_value, reward, discount, weight, lamb, rho_clip, rho_clip
+            )
+            np.testing.assert_allclose(target[a:b, env] - value, want.errors, atol=1e-5)
+            np.testing.assert_allclose(advantage[a:b, env], want.pg_advantage, atol=1e-5)
+
+
+@pytest.mark.parametrize("c_clip", [0.5, 1.0, np.inf])
+def test_vtrace_equals_a_loop_for_any_clip(c_clip):
+    """Espeholt et al. 2018, equation 1, term by term."""
+    args = small("impala_popart", gamma=0.95, rho_clip=1.3, c_clip=c_clip, vtrace_lambda=0.8)
+    steps, rho, last_value = random_steps(1)
+    target, _ = impala_popart.vtrace(args, rho, steps, steps.value, last_value)
+    met, weight = jax.tree.map(lambda x: np.asarray(x, float), (steps, rho))
+    for e, s in np.ndindex(ENVS, STEPS):
+        want, factor = met.value[s, e], 1.0
+        for t in range(s, STEPS):
+            follows = met.value[t + 1, e] if t + 1 < STEPS else float(last_value[e])
+            follows = met.final_value[t, e] if met.truncated[t, e] else follows
+            error = met.reward[t, e] + 0.95 * follows * (1 - met.terminated[t, e]) - met.value[t, e]
+            want += factor * min(weight[t, e], 1.3) * error
+            factor *= 0.95 * 0.8 * min(weight[t, e], c_clip)
+            if met.terminated[t, e] or met.truncated[t, e]:
+                break
+        assert float(target[s, e]) == pytest.approx(want, abs=1e-4)
+
+
+def test_on_policy_without_clips_the_targets_are_n_step_returns():
+    args = small("impala_popart", gamma=0.9, rho_clip=np.inf, c_clip=np.inf, vtrace_lambda=1.0)
+    steps, _, last_value = random_steps(2)
+    target, advantage = impala_popart.vtrace(args, jnp.ones((STEPS, ENVS)), steps, steps.value, last_value)
+    want = np.zeros((STEPS, ENVS))
+    following = np.asarray(last_value, float)
+    for t in reversed(range(STEPS)):
+        following = np.where(steps.truncated[t], steps.final_value[t], following)
+        following = want[t] = steps.reward[t] + 0.9 * np.where(steps.terminated[t], 0, following)
+    np.testing.assert_allclose(target, want, atol=1e-4)
+    np.testing.assert_allclose(advantage, want - steps.value, atol=1e-4)
+
+
+def test_without_lag_the_first_gradient_step_is_on_policy():
+    """Importance weights are 1 in the first epoch's first minibatch; with lag, or later, they are not."""
+    rho = {}
+    for lag, epochs in ((0, 1), (0, 2), (3, 1)):
+        args = small("impala_popart", actor_lag=lag, update_epochs=epochs, num_minibatches=1, learning_rate=0.01)
+        init, train_chunk = impala_popart.make_train(args)
+        _, metrics = jax.jit(train_chunk)(init(jax.random.key(0)), jnp.int32(4))
+        rho[lag, epochs] = float(metrics["rho"] / metrics["gradient_steps"])
+    assert rho[0, 1] == pytest.approx(1, abs=1e-5)
+    assert abs(rho[0, 2] - 1) > 1e-4 and abs(rho[3, 1] - 1) > 1e-4
+
+
+def test_the_player_lags_behind():
+    """`past` holds the parameters before each of the last updates, the oldest first."""
+    args = small("impala_popart", actor_lag=2)
+    init, train_chunk = impala_popart.make_train(args)
+    train_chunk = jax.jit(train_chunk)
+    state, seen = init(jax.random.key(0)), []
+    for _ in range(4):
+        seen.append(state.params["params"]["policy"]["bias"])
+        state, _ = train_chunk(state, jnp.int32(1))
+    assert not np.array_equal(seen[2], seen[3])
+    np.testing.assert_array_equal(state.past["params"]["policy"]["bias"], jnp.stack(seen[2:]))
+
+
+# ------------------------------------------------------------------------------------------------------------- PopArt
+
+
+def random_targets(seed, low=-3, high=4):
+    """Targets [T, B] with magnitudes from 1e-3 to 1e4."""
+    rng = np.random.default_rng(seed)
+    return jnp.asarray(rng.choice([-1, 1], (STEPS, ENVS)) * 10 ** rng.uniform(low, high, (STEPS, ENVS)), jnp.float32)
+
+
+def fresh_popart():
+    return PopArt(jnp.zeros(TASKS), jnp.ones(TASKS))
+
+
+def test_popart_equals_rlax():
+    """rlax adds a step for every target: a step of beta / their number for each task."""
+    task = jnp.repeat(jnp.arange(TASKS), ENVS // TASKS)
+    head = {"kernel": jax.random.normal(jax.random.key(0), (5, TASKS)), "bias": jnp.arange(TASKS) / 7}
+    popart, beta = fresh_popart(), 0.02
+    theirs = rlax_pop_art.PopArtState(popart.mean, popart.scale, popart.variance)
+    params = {"w": head["kernel"], "b": head["bias"]}
+    for i in range(50):
+        target = random_targets(i, high=2)
+        new = impala_popart.adapted(popart, target, task, beta)
+        head, popart = impala_popart.preserved(head, popart, new), new
+        indices = jnp.broadcast_to(task, target.shape)
+        step_size = beta * TASKS / target.size
+        moved = rlax_pop_art.art(theirs, target, indices, step_size, 1e-4, 1e6)
+        params, theirs = rlax_pop_art.pop(params, theirs, moved), moved
+    np.testing.assert_allclose(popart.mean, theirs.shift, rtol=1e-3)
+    np.testing.assert_allclose(popart.scale, theirs.scale, rtol=1e-3)
+    np.testing.assert_allclose(head["kernel"], params["w"], rtol=1e-3)
+    np.testing.assert_allclose(head["bias"], params["b"], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_outputs_are_preserved_over_a_thousand_updates(x64):
+    """Targets from 1e-3 to 1e4: what the head says stays to 1e-5, in float32 to 1e-5 of its scale."""
+    with jax.enable_x64(x64):
+        task = jnp.repeat(jnp.arange(TASKS), ENVS // TASKS)
+        features = jax.random.normal(jax.random.key(1), (64, 5))
+        head = {"kernel": jax.random.normal(jax.random.key(0), (5, TASKS)), "bias": jnp.arange(TASKS) / 7}
+        popart = fresh_popart()
+        assert popart.mean.dtype == (jnp.float64 if x64 else jnp.float32)
+
+        def say():
+            return np.asarray(popart.scale * (features @ head["kernel"] + head["bias"]) + popart.mean)
+
+        @jax.jit
+        def advance(head, popart, target):
+            new = impala_popart.adapted(popart, target, task, 3e-4)
+            return impala_popart.preserved(head, popart, new), new
+
+        first, scales = say(), []
+        for i in range(1000):
+            head, popart = advance(head, popart, random_targets(i, *((-3, 4) if i < 500 else (-3, -1))))
+            scales.append(np.asarray(popart.scale))
+        assert (np.max(scales, axis=0) > 500).all()
+        assert (np.abs(say() - first) <= 1e-5 * (1 if x64 else np.max(scales, axis=0))).all()
+
+
+def test_a_large_mean_does_not_hide_the_deviation():
+    """1e4 +- 1: the difference of the moments, 1e8 each, would have an error of 8 in float32."""
+    rng = np.random.default_rng(0)
+    popart, task = fresh_popart(), jnp.zeros(ENVS, jnp.int32)
+    for _ in range(400):
+        target = jnp.asarray(1e4 + rng.normal(size=(STEPS, ENVS)), jnp.float32)
+        popart = impala_popart.adapted(popart, target, task, 0.1)
+    assert float(popart.mean[0]) == pytest.approx(1e4, abs=0.5)
+    assert float(popart.scale[0]) == pytest.approx(1, abs=0.2)
+
+
+def test_an_absent_task_keeps_its_statistics_and_its_values():
+    task = jnp.array([0, 2, 2, 0, 0, 2])
+    old = PopArt(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]))
+    new = impala_popart.adapted(old, random_targets(0), task, 0.1)
+    assert new.mean[1] == 2 and new.variance[1] == 5
+    assert (np.asarray(new.mean)[[0, 2]] != [1, 3]).all() and (np.asarray(new.variance)[[0, 2]] != [4, 6]).all()
+    head = {"kernel": jnp.ones((5, TASKS)), "bias": jnp.ones(TASKS)}
+    kept = impala_popart.preserved(head, old, new)
+    assert (np.asarray(kept["kernel"])[:, 1] == 1).all() and kept["bias"][1] == 1
+
+
+def test_the_scale_stays_within_its_bounds():
+    popart = PopArt(jnp.zeros(3), jnp.array([0.0, 1.0, 1e20]))
+    np.testing.assert_allclose(popart.scale, [1e-4, 1, 1e6], rtol=1e-5)
+
+
+def test_the_loss_equals_a_loop():
+    args = small("impala_popart", gamma=0.9, ent_coef=0.03, vf_coef=0.7, value_normalization="popart")
+    steps, _, last_value = random_steps(3)
+    rng = np.random.default_rng(4)
+    task = jnp.array([0, 0, 1, 1, 2, 2])
+    popart = PopArt(jnp.array([0.5, -1.0, 20.0]), jnp.array([0.25, 1.0, 900.0]))
+    normalized = jnp.asarray(rng.normal(size=(STEPS + 1, ENVS, TASKS)), jnp.float32)
+    logits = jnp.asarray(rng.normal(size=(STEPS + 1, ENVS, ACTIONS)), jnp.float32)
+    output = impala_popart.Output(logits, normalized, popart.scale * normalized + popart.mean)
+    loss, (metrics, target) = impala_popart.impala_loss(args, output, popart, steps, task)
+
+    value = impala_popart.of_task(output.values, task)
+    log_prob = np.asarray(jax.nn.log_softmax(logits), float)
+    taken = np.take_along_axis(log_prob[:-1], np.asarray(steps.action)[..., None], axis=-1)[..., 0]
+    rho = np.exp(taken - np.asarray(steps.log_prob, float))
+    want_target, advantage = impala_popart.vtrace(args, jnp.asarray(rho, jnp.float32), steps, value[:-1], value[-1])
+    np.testing.assert_allclose(target, want_target, rtol=1e-4, atol=1e-4)
+    sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "rho_clipped"), 0.0)
+    for t, e in np.ndindex(STEPS, ENVS):
+        scale, mean = float(popart.scale[task[e]]), float(popart.mean[task[e]])
+        sums["policy_loss"] -= float(advantage[t, e]) / scale * taken[t, e]
+        sums["value_loss"] += 0.5 * (float(normalized[t, e, task[e]]) - (float(target[t, e]) - mean) / scale) ** 2
+        sums["entropy"] -= (np.exp(log_prob[t, e]) * log_prob[t, e]).sum()
+        sums["rho_clipped"] += rho[t, e] > 1
+    mean = {name: value / (STEPS * ENVS) for name, value in sums.items()}
+    for name, want in mean.items():
+        assert float(metrics[name]) == pytest.approx(want, rel=1e-4), name
+    total = mean["policy_loss"] - 0.03 * mean["entropy"] + 0.7 * mean["value_loss"]
+    assert float(loss) == pytest.approx(total, rel=1e-4)
+
+
+# -------------------------------------------------------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize("clip", [0.0, 2.0])
+def test_rewards_are_scaled_and_clipped_for_learning_only(clip):
+    """Of two tasks that are one game, each step's reward is 1: it is learned from as 1 and 10, and counted as 1."""
+    args = small("impala_popart", env_ids=("CartPole-v1",) * 2, reward_scales=(1.0, 10.0), reward_clip=clip)
+    _, begin, act = impala_popart.make_actor(args)
+    network, params = fresh_params_of(args)
+    actor, transition, _ = act(params, begin(jax.random.key(0), 2), impala_popart.SAMPLE)
+    np.testing.assert_array_equal(transition.reward, [1, 1, *[min(10, clip or 10)] * 2])
+    np.testing.assert_array_equal(transition.episode_return, np.ones(4))
+    np.testing.assert_array_equal(actor.prev_reward, transition.reward)
+
+
+def fresh_params_of(args):
+    env, env_params = impala_popart.make_env(impala_popart.tasks(args)[0])
+    space = env.observation_space(env_params)
+    network = impala_popart.make_network(args, space, env.action_space(env_params).n)
+    return network, impala_popart.init_params(network, space, jax.random.key(0))
+
+
+def test_environments_are_divided_over_tasks_and_play_their_own_game():
+    args = small("impala_popart", env_ids=("CartPoleEasy", "NavigatorEasy"), num_envs=4)
+    _, begin, act = impala_popart.make_actor(args)
+    _, params = fresh_params_of(args)
+    actor = begin(jax.random.key(0), 2)
+    assert [type(state).__module__.rpartition(".")[2] for state in actor.env_state] == ["cartpole", "navigator"]
+    after, _, infos = jax.jit(act)(params, actor, impala_popart.SAMPLE)
+    for task, state, info, seen in zip(
+        impala_popart.tasks(args), after.env_state, infos, np.split(np.asarray(after.obs), 2), strict=True
+    ):
+        env, _ = impala_popart.make_env(task)
+        np.testing.assert_array_equal(jax.vmap(env.get_obs)(state), seen)
+        assert info["final_state"].time.shape == (2,)
+
+
+@pytest.mark.parametrize("memory", ["none", "MinGRU"])
+def test_a_task_alone_says_what_it_says_among_others(memory):
+    """`select_task` gives a network with one value, the same policy and the same memory."""
+    args = small("impala_popart", env_ids=("CartPole-v1",) * 2, reward_scales=(1.0, 10.0), memory=memory)
+    network, params = fresh_params_of(args)
+    params["popart"]["statistics"] = PopArt(jnp.array([1.0, 5.0]), jnp.array([4.0, 9.0]))
+    obs, prev_action = jax.random.normal(jax.random.key(1), (5, 3, 4)), jnp.ones((5, 3), jnp.int32)
+    start = jnp.zeros((5, 3), bool).at[0].set(True).at[2, 1].set(True)
+    met = obs, prev_action, start
+    _, output = impala_popart.forward(network, params, impala_popart.initial_carry(network, 3), *met)
+    for i in range(2):
+        alone, alone_params = impala_popart.select_task(args, params, i)
+        assert (alone.env_ids, alone.reward_scales) == (("CartPole-v1",), ((1.0, 10.0)[i],))
+        network, expected = fresh_params_of(alone)
+        assert jax.tree.map(jnp.shape, expected) == jax.tree.map(jnp.shape, alone_params)
+        _, found = impala_popart.forward(network, alone_params, impala_popart.initial_carry(network, 3), *met)
+        np.testing.assert_array_equal(found.logits, output.logits)
+        np.testing.assert_allclose(found.value, output.values[..., i], rtol=1e-6, atol=1e-6)
+
+
+def test_the_residual_network_reads_the_last_reward_and_action():
+    args = small("impala_popart", env_ids=("CartPoleEasy",), encoder="impala")
+    network, params = fresh_params_of(args)
+    shapes = jax.tree.map(jnp.shape, params["params"]["encode"])
+    assert {shapes[f"Conv_{i}"]["kernel"][-2:] for i in range(15)} == {(3, 16), (16, 16), (16, 32), (32, 32)}
+    assert shapes["Dense_0"]["kernel"] == (16 * 16 * 32, 256)
+    assert params["params"]["hidden_0_0"]["kernel"].shape[0] == 256 + 5 + 1
+    frame, action, start = (
+        jnp.ones((1, 1, 128, 128, 3), jnp.uint8),
+        jnp.zeros((1, 1), jnp.int32),
+        jnp.zeros((1, 1), bool),
+    )
+
+    def say(reward, start):
+        _, output = impala_popart.forward(network, params, (), frame, action, start, jnp.full((1, 1), reward))
+        return float(output.values[0, 0, 0])
+
+    assert say(1.0, start) != say(0.0, start)
+    assert say(1.0, ~start) == say(0.0, ~start)
+
+
+def test_the_residual_network_lowered_for_a_cpu_equals_the_convolutions(monkeypatch):
+    encoder = impala_popart.ResidualEncoder(jnp.float32)
+    obs = jax.random.randint(jax.random.key(0), (2, 128, 128, 3), 0, 256).astype(jnp.uint8)
+    params = encoder.init(jax.random.key(1), obs)
+    lowered = encoder.apply(params, obs)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    native = encoder.apply(params, obs)
+    assert "conv_general_dilated" in str(jax.make_jaxpr(encoder.apply)(params, obs))
+    np.testing.assert_allclose(lowered, native, rtol=1e-4, atol=1e-5)
+
+
+REFUSED = {
+    "no_such_id": ({"env_ids": ("CartPoleEasy", "Tetriss")}, "--env-ids 'Tetriss' is unknown: did you mean Tetris"),
+    "no_id": ({"env_ids": ()}, "--env-ids: name at least one"),
+    "spaces": ({"env_ids": ("CartPole-v1", "CartPoleEasy")}, "CartPole-v1 has float32"),
+    "actions": ({"env_ids": ("Pendulum-v1",)}, "--env-ids Pendulum-v1 has Box actions"),
+    "uneven": ({"env_ids": ("BreakoutEasy", "CartPoleEasy", "TetrisEasy")}, "use 3 or 6"),
+    "scales": ({"reward_scales": (1.0, 2.0)}, "--reward-scales: 2 numbers for 1 tasks"),
+    "scale": ({"reward_scales": (0.0,)}, "--reward-scales 0.0: use numbers above 0"),
+    "twice": ({"env_ids": ("CartPole-v1",) * 2}, "is there twice: leave it out, or use other --reward-scales"),
+    "save_every": ({"save_every": 32}, "use a --checkpoint-every from 1 to 32"),
+    "optimizer": ({"optimizer": "sgd"}, "use one of adam, rmsprop"),
+    "lag": ({"actor_lag": -1}, "--actor-lag -1: use a number from 0 to 1000"),
+    "clip": ({"rho_clip": -1.0}, "--rho-clip -1.0: use 0 or more"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused(case):
+    changes, message = REFUSED[case]
+    with pytest.raises(impala_popart.UserError) as raised:
+        small("impala_popart", **changes)
+    assert message in str(raised.value)
+
+
+def test_names_of_tasks():
+    args = dataclasses.replace(
+        impala_popart.Args(), env_ids=("BreakoutEasy", "TetrisEasy", "BreakoutEasy"), reward_scales=(1.0, 2.0, 1000.0)
+    )
+    assert args.task_names == ("BreakoutEasy_x1", "TetrisEasy", "BreakoutEasy_x1000")
+    assert args.env_id == "multi-3" and impala_popart.tasks(args)[1].env_id == "TetrisEasy"
