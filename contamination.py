@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import glob
 import importlib
+import inspect
 import itertools
 import json
 import os
@@ -143,13 +144,26 @@ def find_runs(patterns: tuple[str, ...]) -> list[Path]:
 
 
 def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
-    """The agents of all runs that the patterns name; a folder's name that was there before gets a number."""
+    """The agents of all runs that the patterns name, one for each task; a name that was there before gets a number."""
     agents: dict[str, Agent] = {}
     for folder in find_runs(patterns):
-        names = (folder.name if i == 1 else f"{folder.name}-{i}" for i in itertools.count(1))
-        name = next(name for name in names if name not in agents)
-        agents[name] = dataclasses.replace(load_agent(folder, step), name=name)
+        for agent in each_task(load_agent(folder, step)):
+            names = (agent.name if i == 1 else f"{agent.name}-{i}" for i in itertools.count(1))
+            name = next(name for name in names if name not in agents)
+            agents[name] = dataclasses.replace(agent, name=name)
     return list(agents.values())
+
+
+def each_task(agent: Agent) -> list[Agent]:
+    """An agent for each task of a training on several, with the task's name behind the folder's; else the agent."""
+    tasks = getattr(agent.saved, "task_names", ())
+    if len(tasks) < 2:
+        return [agent]
+    alone = [agent.script.select_task(agent.saved, agent.params, i) for i in range(len(tasks))]
+    return [
+        dataclasses.replace(agent, name=f"{agent.name}__{task}", saved=args, args=args, params=params)
+        for task, (args, params) in zip(tasks, alone, strict=True)
+    ]
 
 
 def load_agent(folder: Path, step: int | None = None) -> Agent:
@@ -184,7 +198,8 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
         UserError: when there are no twins, or the observations or the actions there are others.
     """
     script, saved = agent.script, agent.saved
-    args = dataclasses.replace(saved, env_id=env_id or saved.env_id)
+    env_id_field = {"env_ids": (env_id,)} if hasattr(saved, "env_ids") else {"env_id": env_id}
+    args = dataclasses.replace(saved, **env_id_field) if env_id else saved
     has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
     if twin != "own" and not has_twins:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
@@ -325,6 +340,11 @@ class Trajectory:
     reward: np.ndarray  # float32 [T]
     over: bool  # whether the episode ended with the last step
 
+    @property
+    def prev_reward(self) -> np.ndarray:
+        """float32 [T]; zero at an episode's first step."""
+        return np.concatenate([np.zeros_like(self.reward[:1]), self.reward[:-1]])
+
     def __len__(self) -> int:
         return len(self.reward)
 
@@ -344,6 +364,12 @@ def record_program(script: ModuleType, args: Any, episodes: int):
         return jax.lax.scan(lambda actor, _: step(params, actor), actor, length=RECORD_STEPS)
 
     return jax.jit(lambda key: begin(key, episodes)), jax.jit(advance)
+
+
+def read_beside(script: ModuleType) -> tuple[str, ...]:
+    """What a script's network reads beside observations, as fields of a trajectory."""
+    rewards = "prev_reward" in inspect.signature(script.forward).parameters
+    return ("prev_action", "start", *["prev_reward"] * rewards)
 
 
 def script_draws(script: ModuleType, args: Any) -> bool:
@@ -434,7 +460,7 @@ def shuffled(obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 @functools.lru_cache
 def replay_program(script: ModuleType, args: Any):
-    """replay(params, before, versions[V, C, B, ...], after, prev_action[T, B], start[T, B]) -> outputs [L, V, B, A].
+    """replay(params, before, versions[V, C, B, ...], after, beside, each [T, B]) -> outputs [L, V, B, A].
 
     The outputs are those from the last changed step on. `before` and `after` are the states (or observations) of the
     steps before and after the changed ones, [P, B, ...] and [T - P - C, B, ...]. They are the same for all versions and
@@ -443,9 +469,9 @@ def replay_program(script: ModuleType, args: Any):
     network, _, _ = script.make_actor(args)
     env, _ = script.make_env(args)
 
-    def replay(params, before, versions, after, prev_action, start):
+    def replay(params, before, versions, after, *beside):
         first, changed = len(jax.tree.leaves(before)[0]), versions.shape[1]
-        met = [tuple(x[part] for x in (prev_action, start)) for part in parts(first, changed)]
+        met = [tuple(x[part] for x in beside) for part in parts(first, changed)]
 
         def read(carry, now):
             """One step that all versions share, with one memory."""
@@ -540,7 +566,7 @@ def contaminate(agent: Agent, trajectories: list[Trajectory], kind: str, args: A
     else:
         versions = shuffled(obs, rng)
     before, _, after = (jax.tree.map(lambda x, part=part: x[part], seen) for part in parts(changed.start, len(changed)))
-    met = (stacked(trajectories, name, steps) for name in ("prev_action", "start"))
+    met = (stacked(trajectories, name, steps) for name in read_beside(agent.script))
     replay = replay_program(agent.script, dataclasses.replace(agent.args, seed=0))
     effects = effects_of(replay(agent.params, before, versions, after, *met))  # from the last changed step on
     lasts = np.array([len(trajectory) for trajectory in trajectories])

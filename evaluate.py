@@ -125,13 +125,26 @@ def find_runs(patterns: tuple[str, ...]) -> list[Path]:
 
 
 def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
-    """The agents of all runs that the patterns name; a folder's name that was there before gets a number."""
+    """The agents of all runs that the patterns name, one for each task; a name that was there before gets a number."""
     agents: dict[str, Agent] = {}
     for folder in find_runs(patterns):
-        names = (folder.name if i == 1 else f"{folder.name}-{i}" for i in itertools.count(1))
-        name = next(name for name in names if name not in agents)
-        agents[name] = dataclasses.replace(load_agent(folder, step), name=name)
+        for agent in each_task(load_agent(folder, step)):
+            names = (agent.name if i == 1 else f"{agent.name}-{i}" for i in itertools.count(1))
+            name = next(name for name in names if name not in agents)
+            agents[name] = dataclasses.replace(agent, name=name)
     return list(agents.values())
+
+
+def each_task(agent: Agent) -> list[Agent]:
+    """An agent for each task of a training on several, with the task's name behind the folder's; else the agent."""
+    tasks = getattr(agent.saved, "task_names", ())
+    if len(tasks) < 2:
+        return [agent]
+    alone = [agent.script.select_task(agent.saved, agent.params, i) for i in range(len(tasks))]
+    return [
+        dataclasses.replace(agent, name=f"{agent.name}__{task}", saved=args, args=args, params=params)
+        for task, (args, params) in zip(tasks, alone, strict=True)
+    ]
 
 
 def load_agent(folder: Path, step: int | None = None) -> Agent:
@@ -166,7 +179,8 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
         UserError: when there are no twins, or the observations or the actions there are others.
     """
     script, saved = agent.script, agent.saved
-    args = dataclasses.replace(saved, env_id=env_id or saved.env_id)
+    env_id_field = {"env_ids": (env_id,)} if hasattr(saved, "env_ids") else {"env_id": env_id}
+    args = dataclasses.replace(saved, **env_id_field) if env_id else saved
     has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
     if twin != "own" and not has_twins:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")

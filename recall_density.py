@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import glob
 import importlib
+import inspect
 import itertools
 import json
 import os
@@ -121,13 +122,26 @@ def find_runs(patterns: tuple[str, ...]) -> list[Path]:
 
 
 def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
-    """The agents of all runs that the patterns name; a folder's name that was there before gets a number."""
+    """The agents of all runs that the patterns name, one for each task; a name that was there before gets a number."""
     agents: dict[str, Agent] = {}
     for folder in find_runs(patterns):
-        names = (folder.name if i == 1 else f"{folder.name}-{i}" for i in itertools.count(1))
-        name = next(name for name in names if name not in agents)
-        agents[name] = dataclasses.replace(load_agent(folder, step), name=name)
+        for agent in each_task(load_agent(folder, step)):
+            names = (agent.name if i == 1 else f"{agent.name}-{i}" for i in itertools.count(1))
+            name = next(name for name in names if name not in agents)
+            agents[name] = dataclasses.replace(agent, name=name)
     return list(agents.values())
+
+
+def each_task(agent: Agent) -> list[Agent]:
+    """An agent for each task of a training on several, with the task's name behind the folder's; else the agent."""
+    tasks = getattr(agent.saved, "task_names", ())
+    if len(tasks) < 2:
+        return [agent]
+    alone = [agent.script.select_task(agent.saved, agent.params, i) for i in range(len(tasks))]
+    return [
+        dataclasses.replace(agent, name=f"{agent.name}__{task}", saved=args, args=args, params=params)
+        for task, (args, params) in zip(tasks, alone, strict=True)
+    ]
 
 
 def load_agent(folder: Path, step: int | None = None) -> Agent:
@@ -162,7 +176,8 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
         UserError: when there are no twins, or the observations or the actions there are others.
     """
     script, saved = agent.script, agent.saved
-    args = dataclasses.replace(saved, env_id=env_id or saved.env_id)
+    env_id_field = {"env_ids": (env_id,)} if hasattr(saved, "env_ids") else {"env_id": env_id}
+    args = dataclasses.replace(saved, **env_id_field) if env_id else saved
     has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
     if twin != "own" and not has_twins:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
@@ -303,6 +318,11 @@ class Trajectory:
     reward: np.ndarray  # float32 [T]
     over: bool  # whether the episode ended with the last step
 
+    @property
+    def prev_reward(self) -> np.ndarray:
+        """float32 [T]; zero at an episode's first step."""
+        return np.concatenate([np.zeros_like(self.reward[:1]), self.reward[:-1]])
+
     def __len__(self) -> int:
         return len(self.reward)
 
@@ -322,6 +342,12 @@ def record_program(script: ModuleType, args: Any, episodes: int):
         return jax.lax.scan(lambda actor, _: step(params, actor), actor, length=RECORD_STEPS)
 
     return jax.jit(lambda key: begin(key, episodes)), jax.jit(advance)
+
+
+def read_beside(script: ModuleType) -> tuple[str, ...]:
+    """What a script's network reads beside observations, as fields of a trajectory."""
+    rewards = "prev_reward" in inspect.signature(script.forward).parameters
+    return ("prev_action", "start", *["prev_reward"] * rewards)
 
 
 def script_draws(script: ModuleType, args: Any) -> bool:
@@ -388,15 +414,15 @@ def action_values(output: Any) -> jax.Array:
 
 @functools.lru_cache
 def norm_program(script: ModuleType, args: Any, norm: str):
-    """norms(params, obs[T, ...], prev_action, start, n) -> [A, T], norms of the gradient of each action value at n."""
+    """norms(params, obs[T, ...], beside, n) -> [A, T], norms of the gradient of each action value at n."""
     network, _, _ = script.make_actor(args)
 
-    def norms(params, obs, prev_action, start, n):
+    def norms(params, obs, beside, n):
         scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
 
         def values(x):
             carry = script.initial_carry(network, 1)
-            _, output = script.forward(network, params, carry, scale * x[:, None], prev_action[:, None], start[:, None])
+            _, output = script.forward(network, params, carry, scale * x[:, None], *(y[:, None] for y in beside))
             return action_values(output)[n, 0]
 
         y, pull_back = jax.vjp(values, obs.astype(jnp.float32) / scale)
@@ -428,8 +454,9 @@ def recall_density(agent: Agent, trajectory: Trajectory, norm: str = "l2") -> np
     """
     program = norm_program(agent.script, network_args(agent), norm)
     length = 2 ** max(5, (len(trajectory) - 1).bit_length())  # few lengths, few programs
-    met = observations(agent, trajectory), trajectory.prev_action, trajectory.start
-    norms = np.asarray(program(agent.params, *(padded(x, length) for x in met), len(trajectory) - 1), float)
+    beside = tuple(getattr(trajectory, name) for name in read_beside(agent.script))
+    met = jax.tree.map(lambda x: padded(x, length), (observations(agent, trajectory), beside))
+    norms = np.asarray(program(agent.params, *met, len(trajectory) - 1), float)
     norms = norms[:, : len(trajectory)]  # what comes after the last step is zero
     total = norms.sum(axis=0) if norm == "l1" else np.linalg.norm(norms, axis=0)
     return total / total.sum() if total.any() else np.full(len(total), np.nan)

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import glob
 import importlib
+import inspect
 import io
 import itertools
 import json
@@ -137,13 +138,26 @@ def find_runs(patterns: tuple[str, ...]) -> list[Path]:
 
 
 def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
-    """The agents of all runs that the patterns name; a folder's name that was there before gets a number."""
+    """The agents of all runs that the patterns name, one for each task; a name that was there before gets a number."""
     agents: dict[str, Agent] = {}
     for folder in find_runs(patterns):
-        names = (folder.name if i == 1 else f"{folder.name}-{i}" for i in itertools.count(1))
-        name = next(name for name in names if name not in agents)
-        agents[name] = dataclasses.replace(load_agent(folder, step), name=name)
+        for agent in each_task(load_agent(folder, step)):
+            names = (agent.name if i == 1 else f"{agent.name}-{i}" for i in itertools.count(1))
+            name = next(name for name in names if name not in agents)
+            agents[name] = dataclasses.replace(agent, name=name)
     return list(agents.values())
+
+
+def each_task(agent: Agent) -> list[Agent]:
+    """An agent for each task of a training on several, with the task's name behind the folder's; else the agent."""
+    tasks = getattr(agent.saved, "task_names", ())
+    if len(tasks) < 2:
+        return [agent]
+    alone = [agent.script.select_task(agent.saved, agent.params, i) for i in range(len(tasks))]
+    return [
+        dataclasses.replace(agent, name=f"{agent.name}__{task}", saved=args, args=args, params=params)
+        for task, (args, params) in zip(tasks, alone, strict=True)
+    ]
 
 
 def load_agent(folder: Path, step: int | None = None) -> Agent:
@@ -178,7 +192,8 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
         UserError: when there are no twins, or the observations or the actions there are others.
     """
     script, saved = agent.script, agent.saved
-    args = dataclasses.replace(saved, env_id=env_id or saved.env_id)
+    env_id_field = {"env_ids": (env_id,)} if hasattr(saved, "env_ids") else {"env_id": env_id}
+    args = dataclasses.replace(saved, **env_id_field) if env_id else saved
     has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
     if twin != "own" and not has_twins:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
@@ -253,6 +268,11 @@ class Trajectory:
     reward: np.ndarray  # float32 [T]
     over: bool  # whether the episode ended with the last step
 
+    @property
+    def prev_reward(self) -> np.ndarray:
+        """float32 [T]; zero at an episode's first step."""
+        return np.concatenate([np.zeros_like(self.reward[:1]), self.reward[:-1]])
+
     def __len__(self) -> int:
         return len(self.reward)
 
@@ -272,6 +292,12 @@ def record_program(script: ModuleType, args: Any, episodes: int):
         return jax.lax.scan(lambda actor, _: step(params, actor), actor, length=RECORD_STEPS)
 
     return jax.jit(lambda key: begin(key, episodes)), jax.jit(advance)
+
+
+def read_beside(script: ModuleType) -> tuple[str, ...]:
+    """What a script's network reads beside observations, as fields of a trajectory."""
+    rewards = "prev_reward" in inspect.signature(script.forward).parameters
+    return ("prev_action", "start", *["prev_reward"] * rewards)
 
 
 def script_draws(script: ModuleType, args: Any) -> bool:
@@ -349,15 +375,15 @@ def squared_gradients(values: Callable, obs: jax.Array, n: jax.Array) -> jax.Arr
 
 @functools.lru_cache
 def gradient_program(script: ModuleType, args: Any):
-    """maps(params, obs[T, ...], prev_action, start, n) -> (map [T, h, w] of step n, action values [T, A])."""
+    """maps(params, obs[T, ...], beside, n) -> (map [T, h, w] of step n, action values [T, A])."""
     network, _, _ = script.make_actor(args)
 
-    def maps(params, obs, prev_action, start, n):
+    def maps(params, obs, beside, n):
         scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
 
         def values(x):
             carry = script.initial_carry(network, 1)
-            _, output = script.forward(network, params, carry, scale * x[:, None], prev_action[:, None], start[:, None])
+            _, output = script.forward(network, params, carry, scale * x[:, None], *(y[:, None] for y in beside))
             return action_values(output)[:, 0]
 
         x = obs.astype(jnp.float32) / scale
@@ -392,7 +418,8 @@ def gradient_saliency(agent: Agent, trajectory: Trajectory) -> GradientSaliency:
     """
     obs = observations(agent, trajectory)
     program = gradient_program(agent.script, network_args(agent))
-    met = jax.device_put((agent.params, obs, trajectory.prev_action, trajectory.start))
+    beside = tuple(getattr(trajectory, name) for name in read_beside(agent.script))
+    met = jax.device_put((agent.params, obs, beside))
     maps = np.zeros((len(obs), *(obs.shape[:-1] if obs.ndim == 4 else obs.shape)), np.float32)
     for n in tqdm(range(len(obs)), f"gradients, {twin_name(agent)}", unit="step", disable=None):
         maps[n], values = program(*met, n)
@@ -428,27 +455,27 @@ def place_mask(place: jax.Array, side: int, sigma: float) -> jax.Array:
 
 @functools.lru_cache
 def perturbation_program(script: ModuleType, args: Any):
-    """scores(params, obs[T, ...], prev_action, start, blurred, places[P, 2], sigma) -> policy [P], value [P].
+    """scores(params, carry, obs[T, ...], beside, blurred, places[P, 2], sigma) -> policy [P], value [P].
 
     The first of T >= 1 frames is blurred, the decision at the last is compared. What comes before is in `carry`.
     """
     network, _, _ = script.make_actor(args)
 
-    def decide(params, carry, obs, prev_action, start):
+    def decide(params, carry, obs, beside):
         """Logits, Q values or mean action [A], and value, at the last of obs[T, ...]."""
-        carry, output = script.forward(network, params, carry, obs[:, None], prev_action[:, None], start[:, None])
+        carry, output = script.forward(network, params, carry, obs[:, None], *(x[:, None] for x in beside))
         last = jax.tree.map(lambda x: x[-1, 0] if x.ndim > 1 else x, output)
         scores = next(getattr(last, name) for name in ("q", "logits", "mean") if hasattr(last, name))
         return carry, (scores, last.value if hasattr(last, "value") else scores.max())
 
-    def scores(params, carry, obs, prev_action, start, blurred, places, sigma):
-        first, rest = (tuple(x[part] for x in (prev_action, start)) for part in (slice(1), slice(1, None)))
+    def scores(params, carry, obs, beside, blurred, places, sigma):
+        first, rest = (tuple(x[part] for x in beside) for part in (slice(1), slice(1, None)))
         frame = obs[0].astype(jnp.float32)
 
         def look(frame):
             """The decision when the first frame was this one; the frames after it are encoded once for all places."""
-            now, decision = decide(params, carry, frame[None], *first)
-            return decide(params, now, obs[1:].astype(jnp.float32), *rest)[1] if len(obs) > 1 else decision
+            now, decision = decide(params, carry, frame[None], first)
+            return decide(params, now, obs[1:].astype(jnp.float32), rest)[1] if len(obs) > 1 else decision
 
         policy, value = look(frame)
 
@@ -459,9 +486,9 @@ def perturbation_program(script: ModuleType, args: Any):
 
         return jax.lax.map(score, places, batch_size=64)
 
-    def before(params, obs, prev_action, start):
+    def before(params, obs, beside):
         """The memory after obs[T, ...]."""
-        return decide(params, script.initial_carry(network, 1), obs, prev_action, start)[0]
+        return decide(params, script.initial_carry(network, 1), obs, beside)[0]
 
     return jax.jit(scores), jax.jit(before), functools.partial(script.initial_carry, network, 1)
 
@@ -489,11 +516,12 @@ def perturbation_saliency(
     side, first = obs.shape[1], at - lag
     mask_sigma, blur_sigma = mask_sigma or 5 * side / 80, blur_sigma or 3 * side / 80
     scores, before, fresh = perturbation_program(agent.script, network_args(agent))
-    met = obs, trajectory.prev_action, trajectory.start
-    carry = before(agent.params, *(x[:first] for x in met)) if first else fresh()
+    met = obs, tuple(getattr(trajectory, name) for name in read_beside(agent.script))
+    carry = before(agent.params, *jax.tree.map(lambda x: x[:first], met)) if first else fresh()
     blurred = ndimage.gaussian_filter(obs[first].astype(np.float32), (blur_sigma, blur_sigma, 0))
     found = scores(
-        agent.params, carry, *(x[first : at + 1] for x in met), blurred, places(side, stride), np.float32(mask_sigma)
+        *(agent.params, carry, *jax.tree.map(lambda x: x[first : at + 1], met)),
+        *(blurred, places(side, stride), np.float32(mask_sigma)),
     )
     rows = math.isqrt(len(found[0]))
     policy, value = (np.asarray(x).reshape(rows, rows) for x in found)

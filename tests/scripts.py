@@ -57,7 +57,7 @@ def trained(name, args, updates):
 def fresh_params(name, args):
     """The network and its parameters."""
     module = script(name)
-    env, env_params = module.make_env(args)
+    env, env_params = module.make_env(module.tasks(args)[0] if hasattr(module, "tasks") else args)
     space, actions = env.observation_space(env_params), env.action_space(env_params)
     network = module.make_network(args, space, getattr(actions, "n", None) or actions.shape[0])
     return network, module.init_params(network, space, jax.random.key(0))

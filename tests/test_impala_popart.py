@@ -1,5 +1,6 @@
 """V-trace, PopArt, tasks and lag of impala_popart.py; what all scripts promise is in test_scripts.py."""
 
+import csv
 import dataclasses
 
 import jax
@@ -8,9 +9,12 @@ import numpy as np
 import pytest
 import rlax
 from rlax._src import pop_art as rlax_pop_art
-from scripts import small
+from scripts import fresh_params, small
+from untrained_agents import STEP, untrained
 
+import evaluate
 import impala_popart
+import saliency
 from impala_popart import PopArt, Transition
 
 STEPS, ENVS, TASKS, ACTIONS = 12, 6, 3, 4
@@ -241,24 +245,17 @@ def test_rewards_are_scaled_and_clipped_for_learning_only(clip):
     """Of two tasks that are one game, each step's reward is 1: it is learned from as 1 and 10, and counted as 1."""
     args = small("impala_popart", env_ids=("CartPole-v1",) * 2, reward_scales=(1.0, 10.0), reward_clip=clip)
     _, begin, act = impala_popart.make_actor(args)
-    network, params = fresh_params_of(args)
+    _, params = fresh_params("impala_popart", args)
     actor, transition, _ = act(params, begin(jax.random.key(0), 2), impala_popart.SAMPLE)
     np.testing.assert_array_equal(transition.reward, [1, 1, *[min(10, clip or 10)] * 2])
     np.testing.assert_array_equal(transition.episode_return, np.ones(4))
     np.testing.assert_array_equal(actor.prev_reward, transition.reward)
 
 
-def fresh_params_of(args):
-    env, env_params = impala_popart.make_env(impala_popart.tasks(args)[0])
-    space = env.observation_space(env_params)
-    network = impala_popart.make_network(args, space, env.action_space(env_params).n)
-    return network, impala_popart.init_params(network, space, jax.random.key(0))
-
-
 def test_environments_are_divided_over_tasks_and_play_their_own_game():
     args = small("impala_popart", env_ids=("CartPoleEasy", "NavigatorEasy"), num_envs=4)
     _, begin, act = impala_popart.make_actor(args)
-    _, params = fresh_params_of(args)
+    _, params = fresh_params("impala_popart", args)
     actor = begin(jax.random.key(0), 2)
     assert [type(state).__module__.rpartition(".")[2] for state in actor.env_state] == ["cartpole", "navigator"]
     after, _, infos = jax.jit(act)(params, actor, impala_popart.SAMPLE)
@@ -274,7 +271,7 @@ def test_environments_are_divided_over_tasks_and_play_their_own_game():
 def test_a_task_alone_says_what_it_says_among_others(memory):
     """`select_task` gives a network with one value, the same policy and the same memory."""
     args = small("impala_popart", env_ids=("CartPole-v1",) * 2, reward_scales=(1.0, 10.0), memory=memory)
-    network, params = fresh_params_of(args)
+    network, params = fresh_params("impala_popart", args)
     params["popart"]["statistics"] = PopArt(jnp.array([1.0, 5.0]), jnp.array([4.0, 9.0]))
     obs, prev_action = jax.random.normal(jax.random.key(1), (5, 3, 4)), jnp.ones((5, 3), jnp.int32)
     start = jnp.zeros((5, 3), bool).at[0].set(True).at[2, 1].set(True)
@@ -283,7 +280,7 @@ def test_a_task_alone_says_what_it_says_among_others(memory):
     for i in range(2):
         alone, alone_params = impala_popart.select_task(args, params, i)
         assert (alone.env_ids, alone.reward_scales) == (("CartPole-v1",), ((1.0, 10.0)[i],))
-        network, expected = fresh_params_of(alone)
+        network, expected = fresh_params("impala_popart", alone)
         assert jax.tree.map(jnp.shape, expected) == jax.tree.map(jnp.shape, alone_params)
         _, found = impala_popart.forward(network, alone_params, impala_popart.initial_carry(network, 3), *met)
         np.testing.assert_array_equal(found.logits, output.logits)
@@ -292,7 +289,7 @@ def test_a_task_alone_says_what_it_says_among_others(memory):
 
 def test_the_residual_network_reads_the_last_reward_and_action():
     args = small("impala_popart", env_ids=("CartPoleEasy",), encoder="impala")
-    network, params = fresh_params_of(args)
+    network, params = fresh_params("impala_popart", args)
     shapes = jax.tree.map(jnp.shape, params["params"]["encode"])
     assert {shapes[f"Conv_{i}"]["kernel"][-2:] for i in range(15)} == {(3, 16), (16, 16), (16, 32), (32, 32)}
     assert shapes["Dense_0"]["kernel"] == (16 * 16 * 32, 256)
@@ -320,6 +317,51 @@ def test_the_residual_network_lowered_for_a_cpu_equals_the_convolutions(monkeypa
     native = encoder.apply(params, obs)
     assert "conv_general_dilated" in str(jax.make_jaxpr(encoder.apply)(params, obs))
     np.testing.assert_allclose(lowered, native, rtol=1e-4, atol=1e-5)
+
+
+TWO = {"env_ids": ("CartPoleEasy", "NavigatorEasy"), "env_params": ("max_steps_in_episode=5",)}
+
+
+def test_the_tools_ask_each_task_of_a_checkpoint(tmp_path):
+    run = untrained("impala_popart", tmp_path / "runs", **TWO)
+    out = evaluate.main(evaluate.Args(runs=(str(run),), out=str(tmp_path / "out"), twin="both", episodes=2))
+    with (out / "evaluate.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    found = [(row["run"].removeprefix(f"{run.name}__"), row["env_id"], row["twin"]) for row in rows]
+    assert found == [(name, name, twin) for name in TWO["env_ids"] for twin in ("mdp", "pomdp")]
+    assert all(row["global_step"] == str(STEP) and float(row["length_mean"]) <= 5 for row in rows)
+    agent = evaluate.load_agents((str(run),))[1]
+    with pytest.raises(evaluate.UserError, match="--env-ids 'Nope' is unknown"):
+        evaluate.in_twins(agent, "own", "Nope")
+    assert evaluate.in_twins(agent, "own", "TetrisEasy")[0].args.env_id == "TetrisEasy"
+
+
+def test_saliency_has_a_policy_map_and_a_value_map_of_each_task(tmp_path):
+    run = untrained("impala_popart", tmp_path, **TWO)
+    agents = saliency.load_agents((str(run),))
+    values = []
+    for agent in agents:
+        (trajectory,) = saliency.record(agent, jax.random.key(0), 1, steps=2)
+        found = saliency.perturbation_saliency(agent, trajectory, stride=30)
+        assert found.policy.max() > 0 and found.value.max() > 0
+        values.append(found.value)
+    assert values[0].shape == values[1].shape
+
+
+def test_saliency_reads_the_previous_reward_where_the_network_does(tmp_path):
+    """The values at each step are those of the network that played, which the residual network says of rewards too."""
+    changes = {"env_ids": ("CartPoleEasy",), "encoder": "impala", "reward_scales": (1000.0,)}
+    agent = saliency.load_agent(untrained("impala_popart", tmp_path, **changes))
+    (trajectory,) = saliency.record(agent, jax.random.key(0), 1, steps=3)
+    found = saliency.gradient_saliency(agent, trajectory)
+    np.testing.assert_allclose(trajectory.prev_reward, [0, *trajectory.reward[:2]])
+    assert trajectory.reward[0] == pytest.approx(1000 / 200)
+    network, _ = fresh_params("impala_popart", agent.args)
+    met = found.obs[:, None], trajectory.prev_action[:, None], trajectory.start[:, None]
+    _, output = impala_popart.forward(network, agent.params, (), *met, trajectory.prev_reward[:, None])
+    _, without = impala_popart.forward(network, agent.params, (), *met)
+    np.testing.assert_allclose(found.values, jax.nn.softmax(output.logits)[:, 0], atol=1e-5)
+    assert np.abs(found.values - jax.nn.softmax(without.logits)[:, 0]).max() > 1e-4
 
 
 REFUSED = {
