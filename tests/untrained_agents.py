@@ -10,7 +10,7 @@ from scripts import fresh_params, script, small
 
 ROOT = Path(__file__).parents[1]
 PLAYERS = ("evaluate", "saliency", "recall_density", "contamination")  # they load agents and play
-ANALYSIS = (*PLAYERS, "gap_and_bias")
+ANALYSIS = (*PLAYERS, "gap_and_bias", "filter_comparison")
 STEP = 64
 
 

@@ -1,0 +1,551 @@
+"""Compares what the encoders of trained agents look for: the filters of their layers, between runs and over time.
+
+Run:   python filter_comparison.py --runs 'runs/CartPoleEasy__*' 'runs/multi-4__*'
+Page:  docs/filter_comparison.md
+
+Writes `distances.csv` (a row per pair of agents, step, layer and matching), `summary.csv` (the same over the pairs of
+two groups), `changes.csv` (how far each agent has moved from where it began) and pictures of all that.
+Shapes: F filters of a layer, k x k pixels, C channels.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import functools
+import glob
+import importlib
+import itertools
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
+from tqdm import tqdm
+
+SCRIPT = Path(__file__).stem
+MOST_AGENTS = 8  # in the picture of filters
+ABOUT = ("layer", "matching", "filters", "weights")  # of a distance between two layers
+DISTANCES = ("distance_sum", "distance_mean", "relative")
+COLUMNS = ("group_a", "group_b", "run_a", "seed_a", "step_a", "run_b", "seed_b", "step_b", *ABOUT, *DISTANCES)
+CHANGE_COLUMNS = ("group", "run", "seed", "step", *ABOUT, *DISTANCES)
+GROUP_COLUMNS = ("group_a", "group_b", "step", *ABOUT, "pairs", *DISTANCES, "low", "high")
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: tuple[str, ...]
+    """run folders, or patterns of them: two agents at least, which may be seeds of one run"""
+    out: str = ""
+    """new folder for what is written; empty: analysis/filter_comparison-TIME"""
+    by: str = ""
+    """argument of the runs that tells groups of agents apart; empty: all in which they differ but the seed"""
+    step: int | None = None
+    """checkpoint to compare, 0: what the agents began with; None: every one that there is, and that"""
+    matching: tuple[Literal["index", "hungarian"], ...] = ("index", "hungarian")
+    """which filters are compared: those of one index, and/or those that make the sum of distances smallest"""
+
+    def checked(self) -> "Args":
+        """These arguments. Raises UserError for what can be refused before anything is loaded."""
+        if not self.matching or len(set(self.matching)) < len(self.matching):
+            raise UserError("--matching: use index, hungarian, or both, each once")
+        if self.step is not None and self.step < 0:
+            raise UserError(f"--step {self.step}: use 0 (what the agents began with) or the step of a checkpoint")
+        return self
+
+
+# ------------------------------------------------------------------------------------------------------------- agents
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A trained network and the environment that it is asked in."""
+
+    name: str  # of the folder; no two in one call have the same
+    folder: Path
+    step: int  # of the checkpoint
+    script: ModuleType  # the training script
+    saved: Any  # its arguments in training
+    args: Any  # the same with the environment and the twin asked for
+    params: Any  # with a leading seed axis if `args.num_seeds` is not 1
+
+
+def find_runs(patterns: tuple[str, ...]) -> list[Path]:
+    """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
+    folders: dict[Path, None] = {}
+    for pattern in map(os.path.expanduser, patterns):
+        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
+        found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
+        if not found:
+            raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
+        folders |= dict.fromkeys(path.resolve() for path in found)
+    if not folders:
+        raise UserError("--runs: name a run folder, or a pattern of them")
+    return list(folders)
+
+
+def load_agent(folder: Path, step: int | None = None) -> Agent:
+    """The agent of a run folder, from its last sound checkpoint or that of `step`.
+
+    Raises:
+        UserError: when the folder holds no run, its script is not beside this one, or the parameters do not fit it.
+    """
+    try:
+        name = json.loads((folder / "args.json").read_text())["script"]
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f"{folder} is no run folder: its args.json cannot be read") from None
+    if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
+        raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
+    script = importlib.import_module(name)
+    if not hasattr(script, "load_run"):
+        raise UserError(f"{folder} was made by {name}.py, which is no training script")
+    try:
+        step = script.find_checkpoint(folder, step)
+        saved, params = script.load_run(folder, step)
+    except script.UserError as error:
+        raise UserError(str(error)) from None
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise UserError(f"{folder}: its arguments do not fit {name}.py: {str(error).partition(chr(10))[0]}") from None
+    return Agent(name=folder.name, folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
+
+
+def one_seed(agent: Agent, index: int) -> Agent:
+    """The agent of one of a run's seeds, without the seed axis."""
+    if agent.args.num_seeds == 1:
+        return agent
+    args = dataclasses.replace(agent.args, num_seeds=1, seed=agent.args.seed + index)
+    return dataclasses.replace(agent, args=args, params=jax.tree.map(lambda x: x[index], agent.params))
+
+
+@contextlib.contextmanager
+def new_folder(out: str) -> Iterator[Path]:
+    """A new folder for what is written, gone again if nothing was. Raises UserError where one cannot be made."""
+    for attempt in range(1, 1000):
+        default = f"analysis/{SCRIPT}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{attempt}" if attempt > 1 else "")
+        path = Path(out or default)
+        try:
+            path.mkdir(parents=True)
+            break
+        except OSError as error:
+            if out or not isinstance(error, FileExistsError):
+                raise UserError(f"--out {path}: {error.strerror}") from None
+    try:
+        yield path
+    finally:
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def write_csv(path: Path, columns: tuple[str, ...], rows: list[dict]) -> None:
+    """A table with a head, one line per row."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# ------------------------------------------------------------------------------------------------------------ filters
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of filters, and how its channels hang together with those of others: filters may change places."""
+
+    name: str  # in the encoder's parameters
+    reads: str = ""  # the layer whose filters are its input channels; none: colours
+    adds_to: str = ""  # the layer to whose filters its own are added, so that both have one order; none: any order
+
+
+def layers_of(encoder: str) -> list[Layer]:
+    """The layers of an encoder whose weights are applied everywhere in the picture, in the order of reading."""
+    if encoder == "patch":
+        return [Layer("Dense_0"), Layer("Dense_1", reads="Dense_0")]
+    if encoder == "paper":
+        return [Layer(f"Conv_{i}", reads=f"Conv_{i - 1}" if i else "") for i in range(4)]
+    found = []
+    for first in (0, 5, 10):  # a convolution, then two residual blocks of two
+        stem = f"Conv_{first}"
+        found.append(Layer(stem, reads=f"Conv_{first - 5}" if first else ""))
+        for i in (first + 1, first + 3):
+            found += [Layer(f"Conv_{i}", reads=stem), Layer(f"Conv_{i + 1}", reads=f"Conv_{i}", adds_to=stem)]
+    return found
+
+
+def filters_of(agent: Agent, params: Any) -> dict[tuple[str, str], np.ndarray]:
+    """Filters float32 [F, k, k, C] by tower ("actor", "critic", or "" of a network with one) and name of the layer.
+
+    Raises:
+        UserError: for an agent that reads no pictures.
+    """
+    wanted = [layer.name for layer in layers_of(agent.args.encoder)] if hasattr(agent.args, "encoder") else []
+    found = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        *tower, layer, kind = agent.script.leaf_name(path).split(".")
+        if layer in wanted and kind == "kernel" and tower[-1] == "encode":
+            found[".".join(tower[1:-1]), layer] = as_pictures(np.asarray(leaf))
+    towers = dict.fromkeys(tower for tower, _ in found)
+    found = {(tower, layer): found[tower, layer] for tower in towers for layer in wanted if (tower, layer) in found}
+    if not found or next(iter(found.values())).shape[-1] != 3:
+        raise UserError(f"{agent.name} reads no pictures, and has no filters")
+    return found
+
+
+def as_pictures(kernel: np.ndarray) -> np.ndarray:
+    """Weights [k, k, C, F], or [k * k * C, F] of patches that were laid out in that order, as [F, k, k, C]."""
+    if kernel.ndim == 2:
+        # of patches: three colours; of neighbours that were merged: two by two
+        side = math.isqrt(kernel.shape[0] // 3) if kernel.shape[0] % 3 == 0 else 2
+        kernel = kernel.reshape(side, side, -1, kernel.shape[1])
+    return np.moveaxis(kernel, -1, 0)
+
+
+def matched(one: dict, other: dict, layers: list[Layer], matching: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """For each layer which filter of the other [F] belongs to each of the one, and their squared distances [F].
+
+    "index" takes those of one index. "hungarian" takes, layer after layer, the order with the smallest sum of squared
+    Euclidean distances (Kuhn 1955), and lets the next layer's input channels follow it: networks that differ in the
+    order of their filters alone have distance 0. Layers that add to each other share an order.
+    """
+    orders, found = {}, {}
+    for layer in layers:
+        x, y = one[layer.name], other[layer.name]
+        if matching == "hungarian" and layer.reads:
+            y = y[..., orders[layer.reads]]
+        distance = cdist(*(filters.reshape(len(filters), -1).astype(float) for filters in (x, y)), "sqeuclidean")
+        order = np.arange(len(x))
+        if matching == "hungarian":
+            order = orders[layer.adds_to] if layer.adds_to else linear_sum_assignment(distance)[1]
+        orders[layer.name] = order
+        found[layer.name] = order, distance[np.arange(len(x)), order]
+    return found
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The filters of one seed of a run at one step."""
+
+    agent: Agent  # of one seed
+    group: str
+    step: int
+    filters: dict[tuple[str, str], np.ndarray]  # by tower and layer
+
+    @property
+    def towers(self) -> list[str]:
+        return list(dict.fromkeys(tower for tower, _ in self.filters))
+
+    def of_tower(self, tower: str) -> dict[str, np.ndarray]:
+        return {layer: filters for (name, layer), filters in self.filters.items() if name == tower}
+
+
+def distance_rows(one: Snapshot, other: Snapshot, matchings: tuple[str, ...]) -> list[dict]:
+    """What the tables say of two snapshots, for each layer and matching.
+
+    `relative` is the sum of the distances over the mean of both layers' squared norms: 0 for equal filters, 2 for
+    unrelated ones of equal norm.
+    """
+    rows, layers = [], layers_of(one.agent.args.encoder)
+    for tower, matching in itertools.product(one.towers, matchings):
+        x, y = one.of_tower(tower), other.of_tower(tower)
+        for layer, (_, distances) in matched(x, y, layers, matching).items():
+            norm = 0.5 * (np.square(x[layer], dtype=float).sum() + np.square(y[layer], dtype=float).sum())
+            about = {"layer": f"{tower} {layer}".strip(), "matching": matching}
+            about |= {"filters": len(distances), "weights": x[layer][0].size}
+            sums = {"distance_sum": distances.sum(), "distance_mean": distances.mean()}
+            rows.append(about | sums | {"relative": distances.sum() / norm})
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------- snapshots
+
+
+def steps_of(folder: Path) -> list[int]:
+    """Steps of the checkpoints in a run folder."""
+    return sorted(int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit())
+
+
+@functools.lru_cache
+def first_params(script: ModuleType, args: Any) -> Any:
+    """The parameters that a training begins with: they follow from its arguments."""
+    init, _ = script.make_train(args)
+    return jax.jit(lambda keys: script.seed_by_seed(init, args)(keys).params)(script.make_keys(args)[0])
+
+
+def group_names(agents: list[Agent], by: str) -> list[str]:
+    """The group of each agent: the value of one argument, or of all in which they differ but seeds and folders.
+
+    Raises:
+        UserError: when an agent has no such argument.
+    """
+    unlike = ("seed", "num_seeds", "run_dir", "resume", "log_every", "eval_every", "checkpoint_every", "save_every")
+    about = [{"script": agent.script.SCRIPT} | dataclasses.asdict(agent.saved) for agent in agents]
+    names = [by] if by else [name for name in dict.fromkeys(itertools.chain(*about)) if name not in unlike]
+    if by and not all(by in each for each in about):
+        raise UserError(f"--by {by}: the runs have {', '.join(about[0])}")
+    if not by:
+        names = [name for name in names if len({each.get(name) for each in about}) > 1]
+    told = [", ".join(f"{name} {said(each[name])}" for name in names if name in each) for each in about]
+    return [each or agent.saved.env_id for each, agent in zip(told, agents, strict=True)]
+
+
+def said(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def snapshots_of(folders: list[Path], args: Args) -> list[Snapshot]:
+    """Every seed of every run at every step asked for. Raises UserError for what cannot be compared."""
+    agents = [load_agent(folder, args.step or None) for folder in folders]
+    groups, found = group_names(agents, args.by), []
+    for agent, group in zip(agents, groups, strict=True):
+        filters_of(agent, one_seed(agent, 0).params)  # refuses an agent without any
+        steps = [0, *steps_of(agent.folder)] if args.step is None else [args.step]
+        for step in tqdm(steps, agent.name, unit="checkpoint", leave=False, disable=None):
+            known = agent.step == step
+            params = agent.params if known else parameters(agent, step)
+            for seed in (one_seed(dataclasses.replace(agent, params=params), i) for i in range(agent.args.num_seeds)):
+                found.append(Snapshot(seed, group, step, filters_of(seed, seed.params)))
+    shapes = {str({key: x.shape for key, x in each.filters.items()}): each.agent.name for each in found}
+    if len(shapes) > 1:
+        one, other = list(shapes.values())[:2]
+        raise UserError(f"--runs: {one} and {other} have filters of different shapes, which cannot be compared")
+    if len({(each.agent.folder, each.agent.args.seed) for each in found}) < 2:
+        raise UserError("--runs: name two agents at least, which may be seeds of one run")
+    return found
+
+
+def parameters(agent: Agent, step: int) -> Any:
+    """Those of a run at the step of a checkpoint, or at 0."""
+    return load_agent(agent.folder, step).params if step else first_params(agent.script, agent.saved)
+
+
+def lifetimes(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
+    """The snapshots of each agent, from the first to the last."""
+    agents: dict[tuple, list[Snapshot]] = {}
+    for each in snapshots:
+        agents.setdefault((each.agent.folder, each.agent.args.seed), []).append(each)
+    return [sorted(life, key=lambda each: each.step) for life in agents.values()]
+
+
+def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[Snapshot, Snapshot]]:
+    """Two agents at every step that both have, and at the last of each."""
+    steps = {each.step: each for each in other}
+    same = [(each, steps[each.step]) for each in one if each.step in steps]
+    return same if one[-1].step == other[-1].step else [*same, (one[-1], other[-1])]
+
+
+def compare(lives: list[list[Snapshot]], matchings: tuple[str, ...]) -> list[dict]:
+    """The rows of `distances.csv`; the group that was named first is `group_a`."""
+    groups = list(dict.fromkeys(life[0].group for life in lives))
+    lives = sorted(lives, key=lambda life: groups.index(life[0].group))
+    rows = []
+    for one, other in tqdm(list(itertools.combinations(lives, 2)), "comparing", unit="pair", disable=None):
+        for a, b in pairs_of(one, other):
+            about = {"group_a": a.group, "group_b": b.group}
+            for side, each in (("a", a), ("b", b)):
+                about |= {
+                    f"run_{side}": each.agent.name,
+                    f"seed_{side}": each.agent.args.seed,
+                    f"step_{side}": each.step,
+                }
+            rows += [about | row for row in distance_rows(a, b, matchings)]
+    return rows
+
+
+def changes(lives: list[list[Snapshot]]) -> list[dict]:
+    """The rows of `changes.csv`: how far each agent's filters have moved from the first that are known of it."""
+    rows = []
+    for life in lives:
+        for each in life if len(life) > 1 else []:
+            about = {"group": each.group, "run": each.agent.name, "seed": each.agent.args.seed, "step": each.step}
+            rows += [about | row for row in distance_rows(life[0], each, ("index",))]
+    return rows
+
+
+def over_groups(rows: list[dict]) -> list[dict]:
+    """The rows of `summary.csv`: means over all pairs of two groups, the least and the largest distance of a pair."""
+    cells: dict[tuple, list[dict]] = {}
+    for row in rows:
+        step = row["step_a"] if row["step_a"] == row["step_b"] else "last"
+        key = row["group_a"], row["group_b"], step, *(row[name] for name in ABOUT)
+        cells.setdefault(key, []).append(row)
+    found = []
+    for key, cell in cells.items():
+        means = {name: np.mean([row[name] for row in cell]) for name in DISTANCES}
+        each = [row["distance_mean"] for row in cell]
+        about = dict(zip(("group_a", "group_b", "step", *ABOUT), key, strict=True))
+        found.append(about | {"pairs": len(cell)} | means | {"low": min(each), "high": max(each)})
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- pictures
+
+
+def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
+    """First-layer filters of agents at their last step, or what they have `learned` since the first that is known.
+
+    Those that match the first agent's are in the same place.
+    """
+    shown = [(life, tower) for life in lives for tower in life[-1].towers][:MOST_AGENTS]
+    layers = layers_of(shown[0][0][-1].agent.args.encoder)[:1]
+    one, name = shown[0][0][-1].of_tower(shown[0][1]), layers[0].name
+    columns = min(len(shown), 4)
+    rows = -(-len(shown) // columns)
+    tall = on_one_picture(one[name]).shape
+    figure = Figure(figsize=(4 * columns, (4 * tall[0] / tall[1] + 0.55) * rows + 0.3), layout="constrained")
+    figure.get_layout_engine().set(wspace=0.06, hspace=0.06)
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in grid:
+        axes.axis("off")
+    for axes, (life, tower) in zip(grid, shown, strict=False):
+        first, last = (each.of_tower(tower) for each in (life[0], life[-1]))
+        order, _ = matched(one, last, layers, "hungarian")[name]
+        axes.imshow(
+            on_one_picture((last[name] - first[name] if learned else last[name])[order]), interpolation="nearest"
+        )
+        about = f"seed {life[-1].agent.args.seed}, {tower}, step {life[-1].step}".replace(", ,", ",")
+        axes.set_title("\n".join([*wrapped(life[-1].group, 52), about]), fontsize=8)
+    what = "filters, what they have learned" if learned else "filters"
+    figure.suptitle(f"{name}: {len(one[name])} {what}, each in a scale of its own", fontsize=10)
+    return figure
+
+
+def on_one_picture(filters: np.ndarray, columns: int = 8) -> np.ndarray:
+    """Filters [F, k, k, 3] on one picture, row by row, grey where 0, each in a scale of its own."""
+    size = np.abs(filters).max(axis=(1, 2, 3), keepdims=True)
+    pictures = 0.5 + 0.5 * filters / np.maximum(size, np.finfo(np.float32).tiny)
+    border = max(1, filters.shape[1] // 8)
+    pictures = np.pad(pictures, ((0, -len(filters) % columns), (0, border), (0, border), (0, 0)), constant_values=1)
+    rows = pictures.reshape(-1, columns, *pictures.shape[1:]).transpose(0, 2, 1, 3, 4)
+    return rows.reshape(rows.shape[0] * rows.shape[1], -1, 3)[:-border, :-border]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A group's name in lines, broken behind commas."""
+    lines = [""]
+    for part in text.split(", "):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += (", " if lines[-1] else "") + part
+    return lines
+
+
+def draw_lines(curves: dict[str, dict[str, list[tuple]]], title: str, ylabel: str) -> Figure:
+    """A panel for each layer, a line for each label: points (step, mean, least, largest)."""
+    columns = min(len(curves), 4)
+    rows = -(-len(curves) // columns)
+    labels = list(dict.fromkeys(label for lines in curves.values() for label in lines))
+    figure = Figure(figsize=(max(3.2 * columns, 6), 2.7 * rows + 0.6 + 0.32 * len(labels)), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
+    for axes in grid[len(curves) :]:
+        axes.axis("off")
+    for axes, (layer, lines) in zip(grid, curves.items(), strict=False):
+        for label, points in lines.items():
+            step, mean, low, high = zip(*sorted(points), strict=True)
+            color = f"C{labels.index(label)}"
+            axes.plot(step, mean, color, marker="o", markersize=3, label=label)
+            axes.fill_between(step, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.set_title(layer, fontsize=9)
+        axes.set(ylim=(0, None), xlabel="environment steps")
+        axes.xaxis.label.set_size(8)
+        axes.tick_params(labelsize=7, labelbottom=True)
+        axes.grid(alpha=0.3)
+    handles = [figure.axes[0].plot([], [], f"C{i}", marker="o", markersize=3)[0] for i in range(len(labels))]
+    figure.legend(handles, labels, loc="outside lower center", fontsize=7)
+    figure.suptitle(title, fontsize=10)
+    figure.supylabel(ylabel, fontsize=8)
+    return figure
+
+
+def pair_curves(summary: list[dict], matching: str) -> dict[str, dict[str, list[tuple]]]:
+    """For each layer and pair of groups the points of `draw_lines`."""
+    curves: dict[str, dict[str, list[tuple]]] = {}
+    for row in summary:
+        if row["matching"] == matching and row["step"] != "last":
+            alike = row["group_a"] == row["group_b"]
+            label = f"within {row['group_a']}" if alike else f"{row['group_a']}  and  {row['group_b']}"
+            point = row["step"], row["distance_mean"], row["low"], row["high"]
+            curves.setdefault(row["layer"], {}).setdefault(label, []).append(point)
+    return curves
+
+
+def change_curves(rows: list[dict]) -> dict[str, dict[str, list[tuple]]]:
+    """For each layer and group the points of `draw_lines`."""
+    cells: dict[tuple, list[float]] = {}
+    for row in rows:
+        cells.setdefault((row["layer"], row["group"], row["step"]), []).append(row["distance_mean"])
+    curves: dict[str, dict[str, list[tuple]]] = {}
+    for (layer, group, step), each in cells.items():
+        curves.setdefault(layer, {}).setdefault(group, []).append((step, np.mean(each), min(each), max(each)))
+    return curves
+
+
+def table(summary: list[dict]) -> str:
+    """A line per pair of groups, layer and matching, between the agents' last steps."""
+    last: dict[tuple, dict] = {}
+    for row in summary:
+        key = row["group_a"], row["group_b"], row["layer"], row["matching"]
+        order = math.inf if row["step"] == "last" else row["step"]
+        if key not in last or order > last[key][0]:
+            last[key] = order, row
+    lines = [f"{'layer':<14} {'step':>9} {'pairs':>5}  {'matching':<10} {'sum':>9} {'mean':>9} {'relative':>9}  groups"]
+    for _, row in last.values():
+        one, other = row["group_a"], row["group_b"]
+        about = f"{row['layer']:<14} {row['step']:>9} {row['pairs']:>5}  {row['matching']:<10}"
+        numbers = f"{row['distance_sum']:>9.4g} {row['distance_mean']:>9.4g} {row['relative']:>9.3f}"
+        lines.append(f"{about} {numbers}  " + (f"within {one}" if one == other else f"{one}  and  {other}"))
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------------------------------------------- main
+
+
+def main(args: Args) -> Path:
+    """Compares, prints a table and writes; returns the folder."""
+    args = args.checked()
+    lives = lifetimes(snapshots_of(find_runs(args.runs), args))
+    rows = compare(lives, args.matching)
+    summary, moved = over_groups(rows), changes(lives)
+    with new_folder(args.out) as out:
+        write_csv(out / "distances.csv", COLUMNS, rows)
+        write_csv(out / "summary.csv", GROUP_COLUMNS, summary)
+        write_csv(out / "changes.csv", CHANGE_COLUMNS, moved)
+        draw_filters(lives, learned=False).savefig(out / "filters.png", dpi=150)
+        for matching in args.matching:
+            title = f"squared distance of a filter to the other agent's, matched: {matching}"
+            figure = draw_lines(
+                pair_curves(summary, matching), title, "mean over filters and pairs; least and largest pair"
+            )
+            figure.savefig(out / f"distances_{matching}.png", dpi=150)
+        if moved:
+            draw_filters(lives, learned=True).savefig(out / "learned.png", dpi=150)
+            title = "squared distance of a filter to where it began"
+            draw_lines(change_curves(moved), title, "mean over filters and agents; least and largest agent").savefig(
+                out / "changes.png", dpi=150
+            )
+    print(table(summary), f"written to {out}", sep="\n")
+    return out
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except UserError as error:
+        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        sys.exit(2)
