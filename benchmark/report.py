@@ -4,7 +4,8 @@
 
 Writes OUT.png (greedy return over steps: mean over seeds and 95% bootstrap interval, the random policy beside it),
 OUT.csv (one row per run and evaluation) and OUT.md (the table), and prints the table. Behind a ± is the standard
-deviation over the seeds (of the population: divided by their number).
+deviation over the seeds (of the population: divided by their number). Where a run has several tasks, each has a panel
+and its lines in the table, also of the runs on it alone, and steps are those of the task.
 """
 
 import csv
@@ -56,19 +57,19 @@ def read_events(folder: Path):
     return EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
 
 
-def last_episodes(folder: Path, count: int = 100) -> float:
+def last_episodes(folder: Path, count: int = 100, charts: str = "charts") -> float:
     """Mean return of about the last `count` training episodes in a folder of TensorBoard events: whole points of the
-    curve, each the mean of so many episodes, from the end until they make up the count.
+    curve, each the mean of so many episodes, from the end until they make up the count. `charts` is their tags' prefix.
 
     Raises:
         ValueError: when no training episode was over.
     """
     events = read_events(folder)
-    if "charts/episodes" not in events.Tags()["scalars"]:
+    if f"{charts}/episodes" not in events.Tags()["scalars"]:
         raise ValueError(f"--training: {folder} has no finished training episode")
-    episodes = {point.step: point.value for point in events.Scalars("charts/episodes")}
+    episodes = {point.step: point.value for point in events.Scalars(f"{charts}/episodes")}
     total, seen = 0.0, 0.0
-    for point in reversed(events.Scalars("charts/episodic_return")):
+    for point in reversed(events.Scalars(f"{charts}/episodic_return")):
         total, seen = total + point.value * episodes[point.step], seen + episodes[point.step]
         if seen >= count:
             break
@@ -81,12 +82,20 @@ def minutes(folder: Path) -> float:
     return (events.Scalars("eval/episodic_return")[-1].wall_time - events.FirstEventTimestamp()) / 60
 
 
+def charts_of(row: dict, folder: Path) -> str:
+    """The prefix of the tags of a row's training curves: a task's name if the run has several."""
+    ids = json.loads((folder / "args.json").read_text())["args"].get("env_ids", ())
+    if len(ids) < 2:
+        return "charts"
+    return row["env_id"] if ids.count(row["env_id"]) == 1 else f"{row['env_id']}_x{float(row['reward_scale']):g}"
+
+
 def add_training(groups: dict[str, list[dict]], folders: dict[str, Path]) -> None:
     """Gives every row `training_return`, that of its run and seed, and `minutes`, those of its run."""
     for row in (row for rows in groups.values() for row in rows):
         folder = folders[row["run"]]
         seeded = folder / f"seed_{row['seed']}"
-        row["training_return"] = last_episodes(seeded if seeded.exists() else folder)
+        row["training_return"] = last_episodes(seeded if seeded.exists() else folder, charts=charts_of(row, folder))
         row["minutes"] = round(minutes(folder), 2)
 
 
@@ -113,22 +122,46 @@ def collect(patterns: tuple[str, ...], by: str) -> dict[str, list[dict]]:
             about, rows = read_run(folder)
             name = group_of(about, by)
             group = groups.setdefault(name, [])
-            group += [{"run": folder.name, by: name, **row} for row in rows]
+            count = len(about["args"].get("env_ids", ("",)))
+            steps = [{"task_steps": int(row["global_step"]) // count} if count > 1 else {} for row in rows]
+            group += [{"run": folder.name, by: name, **row, **more} for row, more in zip(rows, steps, strict=True)]
             if not any(row["policy"] == "greedy" for row in rows):
                 raise ValueError(f"{folder}: no evaluation of the greedy policy yet")
-    for name, rows in groups.items():
-        runs = dict.fromkeys((row["seed"], row["run"]) for row in rows)
-        if len(runs) > len({seed for seed, _ in runs}):
-            raise ValueError(f"{by} {name}: a seed twice, in {', '.join(sorted({run for _, run in runs}))}")
-    return dict(sorted(groups.items()))
+    groups = dict(sorted(groups.items()))
+    for of_task in by_task(groups).values():
+        for name, rows in of_task.items():
+            runs = dict.fromkeys((row["seed"], row["run"]) for row in rows)
+            if len(runs) > len({seed for seed, _ in runs}):
+                raise ValueError(f"{by} {name}: a seed twice, in {', '.join(sorted({run for _, run in runs}))}")
+    return groups
+
+
+def task_of(row: dict) -> str:
+    """A row's environment, and the factor of its rewards unless that is 1."""
+    scale = float(row.get("reward_scale") or 1)
+    return row["env_id"] + (f" × {scale:g}" if scale != 1 else "")
+
+
+def by_task(groups: dict[str, list[dict]]) -> dict[str, dict[str, list[dict]]]:
+    """The groups' rows of each task, in the order of a run that has several; all under "" if none has."""
+    rows = [row for group in groups.values() for row in group]
+    tasks = dict.fromkeys(task_of(row) for row in rows if "task_steps" in row)
+    if not tasks:
+        return {"": groups}
+    tasks |= dict.fromkeys(task_of(row) for row in rows)
+    split = {
+        task: {name: [row for row in group if task_of(row) == task] for name, group in groups.items()} for task in tasks
+    }
+    return {task: {name: group for name, group in of_task.items() if group} for task, of_task in split.items()}
 
 
 def by_seed(rows: list[dict]) -> dict[str, dict[int, float]]:
-    """Mean return of the greedy policy by seed and global step."""
+    """Mean return of the greedy policy by seed and step."""
     seeds: dict[str, dict[int, float]] = {}
     for row in rows:
         if row["policy"] == "greedy":
-            seeds.setdefault(row["seed"], {})[int(row["global_step"])] = float(row["return_mean"])
+            step = int(row.get("task_steps", row["global_step"]))
+            seeds.setdefault(row["seed"], {})[step] = float(row["return_mean"])
     return seeds
 
 
@@ -141,6 +174,19 @@ def curve(rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
 
 def table(groups: dict[str, list[dict]], by: str) -> str:
     """Markdown: every group's last greedy returns, mean, std and interval over the seeds, and the random policy's."""
+    tasks = by_task(groups)
+    tables = [table_of_task(of_task, by) for of_task in tasks.values()]
+    if len(tasks) == 1 and "" in tasks:
+        return "\n".join(tables[0]) + "\n"
+    head, rule = tables[0][:2]
+    lines = [f"| task {head}", f"|-{rule}"]
+    for task, (_, _, *rows) in zip(tasks, tables, strict=True):
+        lines += [f"| {task} {row}" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def table_of_task(groups: dict[str, list[dict]], by: str) -> list[str]:
+    """The lines of the table of one task."""
     training = any("training_return" in row for rows in groups.values() for row in rows)
     head = f"| {by} | seeds | steps | greedy return | 95% interval | each seed | random policy |"
     lines = [head + " last 100 training episodes | minutes |" * training, "|-|-|-|-|-|-|-|" + "-|-|" * training]
@@ -158,27 +204,43 @@ def table(groups: dict[str, list[dict]], by: str) -> str:
             slowest = max(row["minutes"] for row in rows)
             line += f" {values.mean():.{digits}f} ± {values.std():.{digits}f} | {slowest:.1f} |"
         lines.append(line)
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def draw(groups: dict[str, list[dict]], args: Args, path: Path) -> None:
-    """The learning curves of all groups."""
+    """The learning curves of all groups, a panel for each task."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.5, 4), layout="constrained")
-    axes = figure.add_subplot()
+    tasks = by_task(groups)
+    columns = min(len(tasks), 2)
+    rows = -(-len(tasks) // columns)
+    size = (8.5, 4) if len(tasks) == 1 else (4.2 * columns + 2.2, 3.2 * rows + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in grid[len(tasks) :]:
+        axes.axis("off")
+    for axes, (task, of_task) in zip(grid, tasks.items(), strict=False):
+        draw_task(axes, of_task, list(groups))
+        axes.set(xlabel="environment steps of the task" if task else "environment steps", title=task or args.title)
+        axes.set(ylabel="greedy return, mean and 95% interval", xlim=(0, None))
+    if len(tasks) > 1:
+        figure.suptitle(args.title)
+    lines = {line.get_label(): line for axes in grid for line in axes.get_lines()}
+    labels = sorted(lines, key=lambda label: (label == "random policy", list(lines).index(label)))
+    figure.legend([lines[label] for label in labels], labels, loc="outside right upper", title=args.by)
+    figure.savefig(path, dpi=120)
+
+
+def draw_task(axes, groups: dict[str, list[dict]], names: list[str]) -> None:
+    """The learning curves of one task; a group has the colour of its place among the names."""
     for name, rows in groups.items():
         steps, means = curve(rows)
-        line = axes.plot(steps, means.mean(axis=0), marker="o", markersize=3, label=f"{name} ({len(means)} seeds)")[0]
-        axes.fill_between(steps, *interval(means), color=line.get_color(), alpha=0.2, linewidth=0)
+        look = {"color": f"C{names.index(name)}", "label": f"{name} ({len(means)} seeds)"}
+        axes.plot(steps, means.mean(axis=0), marker="o", markersize=3, **look)
+        axes.fill_between(steps, *interval(means), color=look["color"], alpha=0.2, linewidth=0)
     random = [float(row["return_mean"]) for rows in groups.values() for row in rows if row["policy"] == "random"]
     axes.axhline(np.mean(random), color="gray", linestyle="--", label="random policy")
-    axes.set(
-        xlabel="environment steps", ylabel="greedy return, mean and 95% interval", xlim=(0, None), title=args.title
-    )
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", title=args.by)
-    figure.savefig(path, dpi=120)
 
 
 def main(args: Args) -> None:
@@ -189,7 +251,7 @@ def main(args: Args) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     rows = [row for group in groups.values() for row in group]
     with open(f"{out}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
     Path(f"{out}.md").write_text(table(groups, args.by))

@@ -81,6 +81,41 @@ def test_bad_input_is_refused_in_one_line(tmp_path, runs, by, words):
     assert not list(tmp_path.glob("out*"))
 
 
+def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
+    """A run on two tasks beside runs on each alone: steps are those of the task, a seed may come in each."""
+    columns = ("global_step", "seed", "env_id", "reward_scale", "policy", "return_mean")
+
+    def write(name, group, tasks, rows):
+        write_run(tmp_path, name, group, [])
+        about = {"args": {"memory": group, "env_ids": [task for task, _ in tasks]}}
+        (tmp_path / name / "args.json").write_text(json.dumps(about))
+        found = [(step, 0, *task, policy, value) for step, task, policy, value in rows]
+        with (tmp_path / name / "eval.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *found])
+
+    a, b = ("A", 1.0), ("B", 1000.0)
+    both = [(0, a, "random", 0.0), (0, b, "random", -1.0), (200, a, "greedy", 0.5), (200, b, "greedy", 0.25)]
+    write("both", "multi", [a, b], both)
+    for name, task, value in (("one", a, 0.75), ("other", b, 1.0)):
+        write(name, "single", [task], [(0, task, "random", -0.5), (100, task, "greedy", value)])
+    groups = report.collect((f"{tmp_path}/*",), "memory")
+    lines = [line.split(" | ") for line in report.table(groups, "memory").splitlines()]
+    assert lines[0][:2] == ["| task", "memory"]
+    assert [(line[0], line[1], line[3], line[4][:5]) for line in lines[2:]] == [
+        ("| A", "multi", "100", "0.500"),
+        ("| A", "single", "100", "0.750"),
+        ("| B × 1000", "multi", "100", "0.250"),
+        ("| B × 1000", "single", "100", "1.000"),
+    ]
+    report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "tasks")))
+    assert (tmp_path / "out" / "tasks.png").stat().st_size > 5000
+    assert report.charts_of({"env_id": "B"}, tmp_path / "both") == "B"
+    assert report.charts_of({"env_id": "A"}, tmp_path / "one") == "charts"
+    write("third", "multi", [a, b], both)
+    with pytest.raises(ValueError, match="a seed twice"):
+        report.collect((f"{tmp_path}/*",), "memory")
+
+
 def test_the_last_training_episodes_are_weighted_by_their_number(tmp_path):
     two_groups(tmp_path)
     for number, run in enumerate(sorted(tmp_path.iterdir())):
