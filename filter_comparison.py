@@ -36,9 +36,13 @@ from tqdm import tqdm
 
 SCRIPT = Path(__file__).stem
 MOST_AGENTS = 8  # in the picture of filters
+UNLIKE = (  # arguments that make no other group
+    *("seed", "num_seeds", "run_dir", "resume", "log_every", "eval_every", "eval_episodes", "checkpoint_every"),
+    *("save_every", "capture_video"),
+)
 ABOUT = ("layer", "matching", "filters", "weights")  # of a distance between two layers
 DISTANCES = ("distance_sum", "distance_mean", "relative")
-COLUMNS = ("group_a", "group_b", "run_a", "seed_a", "step_a", "run_b", "seed_b", "step_b", *ABOUT, *DISTANCES)
+COLUMNS = ("group_a", "group_b", "step", "run_a", "seed_a", "step_a", "run_b", "seed_b", "step_b", *ABOUT, *DISTANCES)
 CHANGE_COLUMNS = ("group", "run", "seed", "step", *ABOUT, *DISTANCES)
 GROUP_COLUMNS = ("group_a", "group_b", "step", *ABOUT, "pairs", *DISTANCES, "low", "high")
 
@@ -195,17 +199,22 @@ def filters_of(agent: Agent, params: Any) -> dict[tuple[str, str], np.ndarray]:
     Raises:
         UserError: for an agent that reads no pictures.
     """
-    wanted = [layer.name for layer in layers_of(agent.args.encoder)] if hasattr(agent.args, "encoder") else []
-    found = {}
+    args, script = agent.args, agent.script
+    if not hasattr(args, "encoder") or not reads_pictures(script, args):
+        raise UserError(f"{agent.name} reads no pictures, and has no filters")
+    wanted, found = [layer.name for layer in layers_of(args.encoder)], {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        *tower, layer, kind = agent.script.leaf_name(path).split(".")
+        *tower, layer, kind = script.leaf_name(path).split(".")
         if layer in wanted and kind == "kernel" and tower[-1] == "encode":
             found[".".join(tower[1:-1]), layer] = as_pictures(np.asarray(leaf))
     towers = dict.fromkeys(tower for tower, _ in found)
-    found = {(tower, layer): found[tower, layer] for tower in towers for layer in wanted if (tower, layer) in found}
-    if not found or next(iter(found.values())).shape[-1] != 3:
-        raise UserError(f"{agent.name} reads no pictures, and has no filters")
-    return found
+    return {(tower, layer): found[tower, layer] for tower in towers for layer in wanted}
+
+
+def reads_pictures(script: ModuleType, args: Any) -> bool:
+    """Whether what an agent sees are frames."""
+    env, env_params = script.make_env(script.tasks(args)[0] if hasattr(script, "tasks") else args)
+    return script.is_pixels(env.observation_space(env_params))
 
 
 def as_pictures(kernel: np.ndarray) -> np.ndarray:
@@ -214,7 +223,7 @@ def as_pictures(kernel: np.ndarray) -> np.ndarray:
         # of patches: three colours; of neighbours that were merged: two by two
         side = math.isqrt(kernel.shape[0] // 3) if kernel.shape[0] % 3 == 0 else 2
         kernel = kernel.reshape(side, side, -1, kernel.shape[1])
-    return np.moveaxis(kernel, -1, 0)
+    return np.ascontiguousarray(np.moveaxis(kernel, -1, 0))
 
 
 def matched(one: dict, other: dict, layers: list[Layer], matching: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -242,7 +251,7 @@ def matched(one: dict, other: dict, layers: list[Layer], matching: str) -> dict[
 class Snapshot:
     """The filters of one seed of a run at one step."""
 
-    agent: Agent  # of one seed
+    agent: Agent  # of one seed, without its parameters
     group: str
     step: int
     filters: dict[tuple[str, str], np.ndarray]  # by tower and layer
@@ -276,12 +285,13 @@ def distance_rows(one: Snapshot, other: Snapshot, matchings: tuple[str, ...]) ->
 # ---------------------------------------------------------------------------------------------------------- snapshots
 
 
-def steps_of(folder: Path) -> list[int]:
-    """Steps of the checkpoints in a run folder."""
-    return sorted(int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit())
+def steps_of(agent: Agent) -> list[int]:
+    """0 and the steps of the sound checkpoints in a run folder."""
+    folders = [path for path in (agent.folder / "checkpoints").glob("*") if path.name.isdigit()]
+    return sorted({0, *(int(path.name) for path in folders if agent.script.is_sound(path))})
 
 
-@functools.lru_cache
+@functools.lru_cache(4)
 def first_params(script: ModuleType, args: Any) -> Any:
     """The parameters that a training begins with: they follow from its arguments."""
     init, _ = script.make_train(args)
@@ -289,19 +299,22 @@ def first_params(script: ModuleType, args: Any) -> Any:
 
 
 def group_names(agents: list[Agent], by: str) -> list[str]:
-    """The group of each agent: the value of one argument, or of all in which they differ but seeds and folders.
+    """The group of each agent: the value of one argument, or of all in which they differ but what UNLIKE names.
 
     Raises:
         UserError: when an agent has no such argument.
     """
-    unlike = ("seed", "num_seeds", "run_dir", "resume", "log_every", "eval_every", "checkpoint_every", "save_every")
-    about = [{"script": agent.script.SCRIPT} | dataclasses.asdict(agent.saved) for agent in agents]
-    names = [by] if by else [name for name in dict.fromkeys(itertools.chain(*about)) if name not in unlike]
-    if by and not all(by in each for each in about):
-        raise UserError(f"--by {by}: the runs have {', '.join(about[0])}")
-    if not by:
-        names = [name for name in names if len({each.get(name) for each in about}) > 1]
-    told = [", ".join(f"{name} {said(each[name])}" for name in names if name in each) for each in about]
+    about = [
+        {"script": agent.script.SCRIPT, "env_id": agent.saved.env_id} | dataclasses.asdict(agent.saved)
+        for agent in agents
+    ]
+    lacking = [each for each in about if by and by not in each]
+    if lacking:
+        raise UserError(f"--by {by}: there are {', '.join(lacking[0])}")
+    common = [name for name in about[0] if name not in UNLIKE and all(name in each for each in about)]
+    names = [by] if by else [name for name in common if len({each[name] for each in about}) > 1]
+    names = [name for name in names if by or name != "env_id" or "env_ids" not in names]
+    told = [", ".join(f"{name} {said(each[name])}" for name in names) for each in about]
     return [each or agent.saved.env_id for each, agent in zip(told, agents, strict=True)]
 
 
@@ -315,12 +328,12 @@ def snapshots_of(folders: list[Path], args: Args) -> list[Snapshot]:
     groups, found = group_names(agents, args.by), []
     for agent, group in zip(agents, groups, strict=True):
         filters_of(agent, one_seed(agent, 0).params)  # refuses an agent without any
-        steps = [0, *steps_of(agent.folder)] if args.step is None else [args.step]
+        steps = steps_of(agent) if args.step is None else [args.step]
         for step in tqdm(steps, agent.name, unit="checkpoint", leave=False, disable=None):
-            known = agent.step == step
-            params = agent.params if known else parameters(agent, step)
+            params = agent.params if agent.step == step else parameters(agent, step)
             for seed in (one_seed(dataclasses.replace(agent, params=params), i) for i in range(agent.args.num_seeds)):
-                found.append(Snapshot(seed, group, step, filters_of(seed, seed.params)))
+                filters = filters_of(seed, seed.params)
+                found.append(Snapshot(dataclasses.replace(seed, params=None), group, step, filters))
     shapes = {str({key: x.shape for key, x in each.filters.items()}): each.agent.name for each in found}
     if len(shapes) > 1:
         one, other = list(shapes.values())[:2]
@@ -343,11 +356,11 @@ def lifetimes(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
     return [sorted(life, key=lambda each: each.step) for life in agents.values()]
 
 
-def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[Snapshot, Snapshot]]:
-    """Two agents at every step that both have, and at the last of each."""
+def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[int | str, Snapshot, Snapshot]]:
+    """Two agents at every step that both have, and once more, as "last", at the last of each."""
     steps = {each.step: each for each in other}
-    same = [(each, steps[each.step]) for each in one if each.step in steps]
-    return same if one[-1].step == other[-1].step else [*same, (one[-1], other[-1])]
+    same = [(each.step, each, steps[each.step]) for each in one if each.step in steps]
+    return [*same, ("last", one[-1], other[-1])]
 
 
 def compare(lives: list[list[Snapshot]], matchings: tuple[str, ...]) -> list[dict]:
@@ -356,14 +369,10 @@ def compare(lives: list[list[Snapshot]], matchings: tuple[str, ...]) -> list[dic
     lives = sorted(lives, key=lambda life: groups.index(life[0].group))
     rows = []
     for one, other in tqdm(list(itertools.combinations(lives, 2)), "comparing", unit="pair", disable=None):
-        for a, b in pairs_of(one, other):
-            about = {"group_a": a.group, "group_b": b.group}
-            for side, each in (("a", a), ("b", b)):
-                about |= {
-                    f"run_{side}": each.agent.name,
-                    f"seed_{side}": each.agent.args.seed,
-                    f"step_{side}": each.step,
-                }
+        for step, a, b in pairs_of(one, other):
+            about = {"group_a": a.group, "group_b": b.group, "step": step}
+            for side, x in (("a", a), ("b", b)):
+                about |= {f"run_{side}": x.agent.name, f"seed_{side}": x.agent.args.seed, f"step_{side}": x.step}
             rows += [about | row for row in distance_rows(a, b, matchings)]
     return rows
 
@@ -382,8 +391,7 @@ def over_groups(rows: list[dict]) -> list[dict]:
     """The rows of `summary.csv`: means over all pairs of two groups, the least and the largest distance of a pair."""
     cells: dict[tuple, list[dict]] = {}
     for row in rows:
-        step = row["step_a"] if row["step_a"] == row["step_b"] else "last"
-        key = row["group_a"], row["group_b"], step, *(row[name] for name in ABOUT)
+        key = row["group_a"], row["group_b"], row["step"], *(row[name] for name in ABOUT)
         cells.setdefault(key, []).append(row)
     found = []
     for key, cell in cells.items():
@@ -402,6 +410,9 @@ def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
 
     Those that match the first agent's are in the same place.
     """
+    groups = list(dict.fromkeys(life[0].group for life in lives))
+    places = {id(life): sum(other[0].group == life[0].group for other in lives[:i]) for i, life in enumerate(lives)}
+    lives = sorted(lives, key=lambda life: (places[id(life)], groups.index(life[0].group)))  # one of each group first
     shown = [(life, tower) for life in lives for tower in life[-1].towers][:MOST_AGENTS]
     layers = layers_of(shown[0][0][-1].agent.args.encoder)[:1]
     one, name = shown[0][0][-1].of_tower(shown[0][1]), layers[0].name
@@ -497,17 +508,11 @@ def change_curves(rows: list[dict]) -> dict[str, dict[str, list[tuple]]]:
 
 
 def table(summary: list[dict]) -> str:
-    """A line per pair of groups, layer and matching, between the agents' last steps."""
-    last: dict[tuple, dict] = {}
-    for row in summary:
-        key = row["group_a"], row["group_b"], row["layer"], row["matching"]
-        order = math.inf if row["step"] == "last" else row["step"]
-        if key not in last or order > last[key][0]:
-            last[key] = order, row
-    lines = [f"{'layer':<14} {'step':>9} {'pairs':>5}  {'matching':<10} {'sum':>9} {'mean':>9} {'relative':>9}  groups"]
-    for _, row in last.values():
+    """A line per pair of groups, layer and matching: between the agents' last steps."""
+    lines = [f"{'layer':<14} {'pairs':>5}  {'matching':<10} {'sum':>9} {'mean':>9} {'relative':>9}  groups, last steps"]
+    for row in (row for row in summary if row["step"] == "last"):
         one, other = row["group_a"], row["group_b"]
-        about = f"{row['layer']:<14} {row['step']:>9} {row['pairs']:>5}  {row['matching']:<10}"
+        about = f"{row['layer']:<14} {row['pairs']:>5}  {row['matching']:<10}"
         numbers = f"{row['distance_sum']:>9.4g} {row['distance_mean']:>9.4g} {row['relative']:>9.3f}"
         lines.append(f"{about} {numbers}  " + (f"within {one}" if one == other else f"{one}  and  {other}"))
     return "\n".join(lines)

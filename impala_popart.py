@@ -50,7 +50,7 @@ from memax.equinox.groups import BinaryAlgebra, Resettable
 from memax.equinox.models.residual import ResidualModel
 from memax.equinox.scans import semigroup_scan
 from memax.equinox.semigroups.s6 import S6Semigroup
-from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, EveryNSteps, LatestN
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, LatestN, PreservationPolicy
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.summary_v2 import text_pb
@@ -109,7 +109,7 @@ class Args:
     update_epochs: int = 2
     """passes over a rollout"""
     actor_lag: int = 0
-    """the parameters that play are those from so many updates ago"""
+    """the parameters that play are those from so many updates ago, all of which are kept, also in checkpoints"""
     gamma: float = 0.99
     """discount"""
     vtrace_lambda: float = 0.95
@@ -127,7 +127,7 @@ class Args:
     value_normalization: str = "none"
     """of value targets and advantages: none, or popart (by each task's mean and deviation)"""
     popart_beta: float = 3e-4
-    """step of the averages that these come from, taken once for every gradient step"""
+    """step of the averages that these come from, one for every gradient step; larger ones until they have begun"""
     memory: str = "none"
     """memory model: none (two hidden layers instead), MinGRU or any of memax (LRU, GRU, FFM, ...)"""
     hidden_size: int = 256
@@ -153,7 +153,7 @@ class Args:
     checkpoint_every: int = 50_000
     """steps between two checkpoints; 0: only at the end"""
     save_every: int = 0
-    """of the checkpoints, keep for good the first after every so many steps; 0: only the last three stay"""
+    """keep for good the first checkpoint from each multiple of so many steps on; 0: only the last three stay"""
     capture_video: bool = False
     """leave a GIF of one greedy episode of each task in the run folder (popgym_arcade ids only)"""
     resume: str = ""
@@ -195,8 +195,9 @@ class Args:
         limits = dict.fromkeys([*counts.split(), "eval_episodes"], (1, MAX_INT))
         limits |= {"seed": (0, MAX_INT - self.num_seeds), "eval_every": (0, MAX_INT), "checkpoint_every": (0, MAX_INT)}
         limits |= dict.fromkeys("gamma vtrace_lambda learning_rate popart_beta".split(), (0, 1))
-        limits |= dict.fromkeys("rho_clip c_clip reward_clip ent_coef vf_coef".split(), (0, math.inf))
-        limits |= {"max_grad_norm": (1e-6, MAX_INT), "actor_lag": (0, 1000), "save_every": (0, MAX_INT)}
+        limits |= dict.fromkeys("rho_clip c_clip reward_clip".split(), (0, math.inf))
+        limits |= dict.fromkeys("ent_coef vf_coef save_every".split(), (0, MAX_INT))
+        limits |= {"max_grad_norm": (1e-6, MAX_INT), "actor_lag": (0, 1000)}
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             if not low <= value <= high:
@@ -204,6 +205,8 @@ class Args:
                 raise UserError(f"{flag(name)} {value}: use {allowed}")
         if self.update_size > MAX_INT:
             raise UserError(f"--num-envs * --num-steps = {self.update_size} steps: a rollout has at most {MAX_INT}")
+        if self.actor_lag >= self.num_updates:
+            raise UserError(f"--actor-lag {self.actor_lag}: there are {self.num_updates} updates, use less")
         self.check_tasks()
         if self.num_envs % self.num_minibatches:
             both = f"--num-minibatches {self.num_minibatches} does not divide --num-envs {self.num_envs}"
@@ -580,11 +583,17 @@ class PopArt:
 
     mean: jax.Array
     variance: jax.Array
+    updates: jax.Array  # int32, so far
 
     @property
     def scale(self) -> jax.Array:
         """The targets' standard deviation [N], kept within [1e-4, 1e6] (Hessel et al. 2019)."""
         return jnp.sqrt(jnp.clip(self.variance, 1e-8, 1e12))
+
+
+def fresh_popart(count: int) -> PopArt:
+    """Mean 0 and variance 1, which count like one update."""
+    return PopArt(jnp.zeros(count), jnp.ones(count), jnp.zeros(count, jnp.int32))
 
 
 @struct.dataclass
@@ -597,7 +606,9 @@ class Output:
 
     @property
     def value(self) -> jax.Array:
-        """[T, B]: that of a task alone (`select_task`)."""
+        """[T, B]: that of a task alone. Raises ValueError for a network of several (`select_task`)."""
+        if self.values.shape[-1] > 1:
+            raise ValueError(f"values of {self.values.shape[-1]} tasks: choose one with select_task")
         return self.values[..., 0]
 
 
@@ -626,8 +637,7 @@ class ActorCritic(nn.Module):
             self.norm = nn.LayerNorm()
         self.policy = nn.Dense(self.num_actions, kernel_init=orthogonal(0.01))
         self.value = nn.Dense(len(args.env_ids), kernel_init=orthogonal(1.0))
-        fresh = lambda: PopArt(jnp.zeros(len(args.env_ids)), jnp.ones(len(args.env_ids)))  # noqa: E731
-        self.popart = self.variable("popart", "statistics", fresh)
+        self.popart = self.variable("popart", "statistics", fresh_popart, len(args.env_ids))
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array, prev_reward: jax.Array):
         steps, batch = start.shape
@@ -635,7 +645,7 @@ class ActorCritic(nn.Module):
         if self.args.prev_action:  # an episode's first observation follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         if self.args.prev_action and isinstance(self.encode, ResidualEncoder):
-            x = jnp.concatenate([x, jnp.where(start, 0.0, prev_reward)[..., None]], axis=-1)
+            x = jnp.concatenate([x, jnp.where(start, 0.0, prev_reward.clip(-1, 1))[..., None]], axis=-1)
         if self.args.memory == "none":
             for layer, norm in self.hidden:
                 x = nn.leaky_relu(norm(layer(x)))
@@ -660,7 +670,8 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
 def forward(network: ActorCritic, params, carry, obs, prev_action, start, prev_reward=None) -> tuple[Any, Output]:
     """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output).
 
-    prev_reward[T, B], as it was learned from, is read with `--encoder impala` alone; None stands for zeros.
+    prev_reward[T, B], as it was learned from, is read with `--encoder impala` alone, clipped to [-1, 1]; None stands
+    for zeros.
     """
     prev_reward = jnp.zeros(start.shape) if prev_reward is None else prev_reward
     return network.apply(params, carry, obs, prev_action, start, prev_reward)
@@ -698,9 +709,9 @@ def vtrace(args: Args, rho: jax.Array, steps: "Transition", value: jax.Array, la
     """Targets of the values and advantages, both [T, B] (Espeholt et al. 2018, equation 1 and section 4.2).
 
     rho[T, B] are the importance weights pi(a) / mu(a), value[T, B] is that of each step's observation and last_value[B]
-    that of the one after them. `target - value` sums the later steps' errors, each cut to `rho_clip` and passed back
-    through the factors lambda * min(rho, c_clip). A terminated step has no value after it, a truncated one
-    `final_value`; nothing is passed back across either.
+    that of the one after them. `target - value` sums the errors of this step and all later ones, each times its own
+    min(rho, rho_clip), passed back through factors gamma * lambda * min(rho, c_clip). A terminated step has no value
+    after it, a truncated one `final_value`; nothing is passed back across either.
     """
     cut, done = jnp.minimum(rho, args.rho_clip), steps.terminated | steps.truncated
 
@@ -723,21 +734,24 @@ def vtrace(args: Args, rho: jax.Array, steps: "Transition", value: jax.Array, la
 
 
 def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> PopArt:
-    """The statistics after a step of size beta towards those of target[T, B]; a task that is absent keeps its own.
+    """The statistics after a step towards those of target[T, B]; a task that is absent keeps its own.
 
-    What moving averages of the first two moments give, the variance being their difference (Hessel et al. 2019, section
-    3), but without that difference, which float32 loses where the mean is a thousand deviations:
-    mean' = mean + beta (m - mean), variance' = (1 - beta) (variance + beta (m - mean)^2) + beta v.
+    A step is beta or, as long as that is larger, what makes them averages over all updates so far. They are what moving
+    averages of the first two moments give, the variance being their difference (Hessel et al. 2019, section 3), but
+    without that difference, which float32 loses where the mean is a thousand deviations:
+    mean' = mean + step (m - mean), variance' = (1 - step) (variance + step (m - mean)^2) + step v.
     """
     played = jax.nn.one_hot(task, len(popart.mean))  # [B, N]
     share = played / jnp.maximum(played.sum(axis=0), 1)
-    step = beta * played.any(axis=0)
+    present = played.any(axis=0)
+    step = present * jnp.maximum(beta, 1 / (popart.updates + 2))
     mean = (target.mean(axis=0)[:, None] * share).sum(axis=0)
     variance = (jnp.square(target - mean[task]).mean(axis=0)[:, None] * share).sum(axis=0)
     moved = mean - popart.mean
     return PopArt(
         mean=popart.mean + step * moved,
         variance=(1 - step) * (popart.variance + step * jnp.square(moved)) + step * variance,
+        updates=popart.updates + present,
     )
 
 
@@ -963,16 +977,16 @@ def make_actor(args: Args):
 
 def task_metrics(args: Args, rollout: Transition, last_value: jax.Array) -> dict:
     """What is logged of each task of a rollout, [N]: sums over its episodes, how well values foretold targets."""
-    of_tasks = lambda x: x.reshape(len(x), len(args.env_ids), -1)  # noqa: E731  # [T, N, E / N]
+    apart = lambda x: x.reshape(len(x), len(args.env_ids), -1)  # noqa: E731  # [T, N, E / N]
     target, _ = vtrace(args, jnp.ones_like(rollout.value), rollout, rollout.value, last_value)
-    explained = jax.vmap(explained_variance, in_axes=1)(of_tasks(rollout.value), of_tasks(target))
-    done = of_tasks(rollout.terminated | rollout.truncated)
+    explained = jax.vmap(explained_variance, in_axes=1)(apart(rollout.value), apart(target))
+    done = apart(rollout.terminated | rollout.truncated)
     return {
         "explained_variance": jnp.nan_to_num(explained),
         "explained_updates": ~jnp.isnan(explained) * 1,
         "episodes": done.sum(axis=(0, 2), dtype=jnp.int32),
-        "episodic_return": (done * of_tasks(rollout.episode_return)).sum(axis=(0, 2)),
-        "episodic_length": (done * of_tasks(rollout.episode_length)).sum(axis=(0, 2), dtype=jnp.float32),
+        "episodic_return": (done * apart(rollout.episode_return)).sum(axis=(0, 2)),
+        "episodic_length": (done * apart(rollout.episode_length)).sum(axis=(0, 2), dtype=jnp.float32),
     }
 
 
@@ -985,7 +999,8 @@ def make_train(args: Args):
     env, env_params = make_env(tasks(args)[0])
     network, begin, act = make_actor(args)
     each = args.num_envs // len(args.env_ids)
-    scale_by = {"adam": optax.scale_by_adam(eps=1e-5), "rmsprop": optax.scale_by_rms(decay=0.99, eps=1e-5)}
+    scale_by_rms = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False, bias_correction=True)
+    scale_by = {"adam": optax.scale_by_adam(eps=1e-5), "rmsprop": scale_by_rms}
     optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), scale_by[args.optimizer])
 
     def init(key: jax.Array) -> TrainState:
@@ -1193,13 +1208,23 @@ def file_digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@dataclass
+class FirstOfEach(PreservationPolicy):
+    """Keeps the first checkpoint from each multiple of `every` steps on."""
+
+    every: int
+
+    def should_preserve(self, checkpoints, *, context):
+        parts = [checkpoint.step // self.every for checkpoint in checkpoints]  # in the order of their steps
+        return [part > 0 and part not in parts[:i] for i, part in enumerate(parts)]
+
+
 def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManager:
     """Keeps the last three checkpoints of a run folder and those of `--save-every`; unless only reading, clears away
     unfinished ones."""
     save_every = read_args(folder).save_every
-    kept = [LatestN(3), *([EveryNSteps(save_every, exact_interval=False)] if save_every else [])]
     options = ocp.CheckpointManagerOptions(
-        preservation_policy=AnyPreservationPolicy(kept),
+        preservation_policy=AnyPreservationPolicy([LatestN(3), *[FirstOfEach(save_every)] * bool(save_every)]),
         enable_async_checkpointing=False,
         cleanup_tmp_directories=not reading,
     )
@@ -1351,7 +1376,7 @@ class Records:
             self.scalar("eval/episodic_return", means.mean(axis=1), step)
             for n, name in enumerate(args.task_names):
                 self.scalar(f"{name}/eval_return", means[:, n], step)
-        if policy == "greedy" and is_arcade(args):
+        if policy == "greedy" and is_arcade(args) and not args.env_params:  # which may change what is possible
             self.scalar("eval/normalized_return", self.normalized(means), step)
         each = "  ".join(f"{name} {mean:.3f}" for name, mean in zip(args.task_names, means.mean(axis=0), strict=True))
         say(f"step {step}  {policy} policy: return {means.mean():.3f} over {returns.size} episodes: {each}")
@@ -1456,8 +1481,8 @@ def record_episode(args: Args, params, key: jax.Array, path: Path) -> None:
         args = dataclasses.replace(args, num_seeds=1)
         params, key = jax.tree.map(lambda x: x[0], (params, key))
     for n, name in enumerate(args.task_names):
-        of_task = path.with_stem(f"{path.stem}_{name}") if len(args.env_ids) > 1 else path
-        record_task(*select_task(args, params, n), jax.random.fold_in(key, n), of_task)
+        film = path.with_stem(f"{path.stem}_{name}") if len(args.env_ids) > 1 else path
+        record_task(*select_task(args, params, n), jax.random.fold_in(key, n), film)
 
 
 def record_task(args: Args, params, key: jax.Array, path: Path) -> None:

@@ -241,6 +241,7 @@ def draw_task(axes, groups: dict[str, list[dict]], names: list[str]) -> None:
     random = [float(row["return_mean"]) for rows in groups.values() for row in rows if row["policy"] == "random"]
     axes.axhline(np.mean(random), color="gray", linestyle="--", label="random policy")
     axes.grid(alpha=0.3)
+    axes.locator_params(axis="x", nbins=6)
 
 
 def main(args: Args) -> None:

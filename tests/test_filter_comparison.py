@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import shutil
 
 import jax
 import numpy as np
@@ -114,6 +115,8 @@ def test_pairs_groups_and_steps(runs, tmp_path):
         *((b, "0", s, b, "1", t) for s, t in (*steps, ("128", "128"))),
         *((a, i, s, b, j, t) for i in "01" for j in "01" for s, t in (*steps, ("64", "128"))),
     }
+    last = {(r["run_a"], r["step_a"], r["run_b"], r["step_b"]) for r in rows if r["step"] == "last"}
+    assert last == {(a, "64", a, "64"), (b, "128", b, "128"), (a, "64", b, "128")}
     assert {row["group_a"] for row in rows} == {"value_normalization none", "value_normalization popart"}
     # of untrained agents seed 1 is twice seed 0, and the last checkpoint twice the one before
     kernel = np.asarray(script("impala_popart").load_run(runs[0])[1]["params"]["encode"]["Dense_0"]["kernel"][0])
@@ -154,11 +157,27 @@ def test_what_an_agent_began_with_follows_from_its_arguments(runs):
     )
 
 
+def test_damaged_checkpoints_are_passed_over(runs, tmp_path):
+    folder = shutil.copytree(runs[1], tmp_path / "damaged")
+    (folder / "checkpoints" / "128" / "sha256.json").unlink()
+    assert filter_comparison.steps_of(filter_comparison.load_agent(folder)) == [0, 64]
+
+
+def test_groups_of_different_scripts_are_told_by_what_they_share(runs, tmp_path):
+    agents = [filter_comparison.load_agent(folder) for folder in (runs[0], untrained("pqn_mlp", tmp_path, **PIXELS))]
+    assert filter_comparison.group_names(agents, "env_id") == ["env_id CartPoleEasy"] * 2
+    names = filter_comparison.group_names(agents, "")
+    assert names[0].startswith("script impala_popart, ") and names[1].startswith("script pqn_mlp, ")
+    assert "seed" not in names[0] and "run_dir" not in names[0]
+
+
 REFUSED = {
     "one": ("name two agents at least", {}),
     "vectors": ("reads no pictures", {"env_id": "CartPole-v1", "num_seeds": 2}),
+    "two numbers": ("reads no pictures", {"env_id": "MountainCar-v0", "num_seeds": 2}),
+    "three numbers": ("reads no pictures", {"env_id": "MemoryChain-bsuite", "num_seeds": 2}),
     "encoders": ("filters of different shapes", {"encoder": "paper"}),
-    "by": ("--by elephant: the runs have script", {"num_seeds": 2}),
+    "by": ("--by elephant: there are script, env_id, ", {"num_seeds": 2}),
 }
 
 

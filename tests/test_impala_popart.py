@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import rlax
 from rlax._src import pop_art as rlax_pop_art
-from scripts import fresh_params, small
+from scripts import fresh_params, programs, small, trained
+from small import assert_equal
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from untrained_agents import STEP, untrained
 
 import evaluate
@@ -128,15 +130,11 @@ def random_targets(seed, low=-3, high=4):
     return jnp.asarray(rng.choice([-1, 1], (STEPS, ENVS)) * 10 ** rng.uniform(low, high, (STEPS, ENVS)), jnp.float32)
 
 
-def fresh_popart():
-    return PopArt(jnp.zeros(TASKS), jnp.ones(TASKS))
-
-
 def test_popart_equals_rlax():
-    """rlax adds a step for every target: a step of beta / their number for each task."""
+    """rlax adds a step for every target: one of step / their number for each task."""
     task = jnp.repeat(jnp.arange(TASKS), ENVS // TASKS)
     head = {"kernel": jax.random.normal(jax.random.key(0), (5, TASKS)), "bias": jnp.arange(TASKS) / 7}
-    popart, beta = fresh_popart(), 0.02
+    popart, beta = impala_popart.fresh_popart(TASKS), 0.02
     theirs = rlax_pop_art.PopArtState(popart.mean, popart.scale, popart.variance)
     params = {"w": head["kernel"], "b": head["bias"]}
     for i in range(50):
@@ -144,7 +142,7 @@ def test_popart_equals_rlax():
         new = impala_popart.adapted(popart, target, task, beta)
         head, popart = impala_popart.preserved(head, popart, new), new
         indices = jnp.broadcast_to(task, target.shape)
-        step_size = beta * TASKS / target.size
+        step_size = max(beta, 1 / (i + 2)) * TASKS / target.size
         moved = rlax_pop_art.art(theirs, target, indices, step_size, 1e-4, 1e6)
         params, theirs = rlax_pop_art.pop(params, theirs, moved), moved
     np.testing.assert_allclose(popart.mean, theirs.shift, rtol=1e-3)
@@ -160,7 +158,7 @@ def test_outputs_are_preserved_over_a_thousand_updates(x64):
         task = jnp.repeat(jnp.arange(TASKS), ENVS // TASKS)
         features = jax.random.normal(jax.random.key(1), (64, 5))
         head = {"kernel": jax.random.normal(jax.random.key(0), (5, TASKS)), "bias": jnp.arange(TASKS) / 7}
-        popart = fresh_popart()
+        popart = impala_popart.fresh_popart(TASKS)
         assert popart.mean.dtype == (jnp.float64 if x64 else jnp.float32)
 
         def say():
@@ -182,7 +180,7 @@ def test_outputs_are_preserved_over_a_thousand_updates(x64):
 def test_a_large_mean_does_not_hide_the_deviation():
     """1e4 +- 1: the difference of the moments, 1e8 each, would have an error of 8 in float32."""
     rng = np.random.default_rng(0)
-    popart, task = fresh_popart(), jnp.zeros(ENVS, jnp.int32)
+    popart, task = impala_popart.fresh_popart(TASKS), jnp.zeros(ENVS, jnp.int32)
     for _ in range(400):
         target = jnp.asarray(1e4 + rng.normal(size=(STEPS, ENVS)), jnp.float32)
         popart = impala_popart.adapted(popart, target, task, 0.1)
@@ -190,11 +188,27 @@ def test_a_large_mean_does_not_hide_the_deviation():
     assert float(popart.scale[0]) == pytest.approx(1, abs=0.2)
 
 
+def test_the_statistics_begin_as_averages_over_all_updates():
+    """Whatever the scale, also far below the first: the mean over n updates and the start, until beta is longer."""
+    task, rng = jnp.zeros(ENVS, jnp.int32), np.random.default_rng(0)
+    targets = [1e-2 * rng.normal(size=(STEPS, ENVS)) + 3e-2 for _ in range(200)]
+    popart = impala_popart.fresh_popart(1)
+    for target in targets:
+        popart = impala_popart.adapted(popart, jnp.asarray(target, jnp.float32), task, 3e-4)
+    moments = [np.mean([0, *(target.mean() for target in targets)])]
+    moments += [np.mean([1, *(np.square(target).mean() for target in targets)])]
+    assert float(popart.mean[0]) == pytest.approx(moments[0], rel=1e-3)
+    assert float(popart.variance[0]) == pytest.approx(moments[1] - moments[0] ** 2, rel=1e-3)
+    settled = popart.replace(updates=jnp.array([10_000]))
+    moved = impala_popart.adapted(settled, jnp.ones((STEPS, ENVS)), task, 3e-4)
+    assert float(moved.mean[0] - popart.mean[0]) == pytest.approx(3e-4 * (1 - float(popart.mean[0])), rel=1e-2)
+
+
 def test_an_absent_task_keeps_its_statistics_and_its_values():
     task = jnp.array([0, 2, 2, 0, 0, 2])
-    old = PopArt(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]))
+    old = PopArt(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]), jnp.array([7, 8, 9]))
     new = impala_popart.adapted(old, random_targets(0), task, 0.1)
-    assert new.mean[1] == 2 and new.variance[1] == 5
+    assert new.mean[1] == 2 and new.variance[1] == 5 and new.updates.tolist() == [8, 8, 10]
     assert (np.asarray(new.mean)[[0, 2]] != [1, 3]).all() and (np.asarray(new.variance)[[0, 2]] != [4, 6]).all()
     head = {"kernel": jnp.ones((5, TASKS)), "bias": jnp.ones(TASKS)}
     kept = impala_popart.preserved(head, old, new)
@@ -202,7 +216,7 @@ def test_an_absent_task_keeps_its_statistics_and_its_values():
 
 
 def test_the_scale_stays_within_its_bounds():
-    popart = PopArt(jnp.zeros(3), jnp.array([0.0, 1.0, 1e20]))
+    popart = PopArt(jnp.zeros(3), jnp.array([0.0, 1.0, 1e20]), jnp.zeros(3, jnp.int32))
     np.testing.assert_allclose(popart.scale, [1e-4, 1, 1e6], rtol=1e-5)
 
 
@@ -211,7 +225,7 @@ def test_the_loss_equals_a_loop():
     steps, _, last_value = random_steps(3)
     rng = np.random.default_rng(4)
     task = jnp.array([0, 0, 1, 1, 2, 2])
-    popart = PopArt(jnp.array([0.5, -1.0, 20.0]), jnp.array([0.25, 1.0, 900.0]))
+    popart = PopArt(jnp.array([0.5, -1.0, 20.0]), jnp.array([0.25, 1.0, 900.0]), jnp.zeros(3, jnp.int32))
     normalized = jnp.asarray(rng.normal(size=(STEPS + 1, ENVS, TASKS)), jnp.float32)
     logits = jnp.asarray(rng.normal(size=(STEPS + 1, ENVS, ACTIONS)), jnp.float32)
     output = impala_popart.Output(logits, normalized, popart.scale * normalized + popart.mean)
@@ -272,7 +286,7 @@ def test_a_task_alone_says_what_it_says_among_others(memory):
     """`select_task` gives a network with one value, the same policy and the same memory."""
     args = small("impala_popart", env_ids=("CartPole-v1",) * 2, reward_scales=(1.0, 10.0), memory=memory)
     network, params = fresh_params("impala_popart", args)
-    params["popart"]["statistics"] = PopArt(jnp.array([1.0, 5.0]), jnp.array([4.0, 9.0]))
+    params["popart"]["statistics"] = PopArt(jnp.array([1.0, 5.0]), jnp.array([4.0, 9.0]), jnp.array([2, 2]))
     obs, prev_action = jax.random.normal(jax.random.key(1), (5, 3, 4)), jnp.ones((5, 3), jnp.int32)
     start = jnp.zeros((5, 3), bool).at[0].set(True).at[2, 1].set(True)
     met = obs, prev_action, start
@@ -304,7 +318,7 @@ def test_the_residual_network_reads_the_last_reward_and_action():
         _, output = impala_popart.forward(network, params, (), frame, action, start, jnp.full((1, 1), reward))
         return float(output.values[0, 0, 0])
 
-    assert say(1.0, start) != say(0.0, start)
+    assert say(1.0, start) != say(0.0, start) and say(1.0, start) == say(5.0, start)
     assert say(1.0, ~start) == say(0.0, ~start)
 
 
@@ -350,18 +364,81 @@ def test_saliency_has_a_policy_map_and_a_value_map_of_each_task(tmp_path):
 
 def test_saliency_reads_the_previous_reward_where_the_network_does(tmp_path):
     """The values at each step are those of the network that played, which the residual network says of rewards too."""
-    changes = {"env_ids": ("CartPoleEasy",), "encoder": "impala", "reward_scales": (1000.0,)}
+    changes = {"env_ids": ("CartPoleEasy",), "encoder": "impala", "reward_scales": (100.0,)}
     agent = saliency.load_agent(untrained("impala_popart", tmp_path, **changes))
     (trajectory,) = saliency.record(agent, jax.random.key(0), 1, steps=3)
     found = saliency.gradient_saliency(agent, trajectory)
     np.testing.assert_allclose(trajectory.prev_reward, [0, *trajectory.reward[:2]])
-    assert trajectory.reward[0] == pytest.approx(1000 / 200)
+    assert trajectory.reward[0] == pytest.approx(100 / 200)
     network, _ = fresh_params("impala_popart", agent.args)
     met = found.obs[:, None], trajectory.prev_action[:, None], trajectory.start[:, None]
     _, output = impala_popart.forward(network, agent.params, (), *met, trajectory.prev_reward[:, None])
     _, without = impala_popart.forward(network, agent.params, (), *met)
     np.testing.assert_allclose(found.values, jax.nn.softmax(output.logits)[:, 0], atol=1e-5)
     assert np.abs(found.values - jax.nn.softmax(without.logits)[:, 0]).max() > 1e-4
+
+
+def test_values_of_several_tasks_have_to_be_chosen_from():
+    output = impala_popart.Output(
+        logits=jnp.zeros((1, 1, 2)), normalized=jnp.zeros((1, 1, 2)), values=jnp.ones((1, 1, 2))
+    )
+    with pytest.raises(ValueError, match="select_task"):
+        output.value  # noqa: B018
+
+
+def test_checkpoints_are_kept_from_each_multiple_on(tmp_path):
+    """Steps that do not fall on the multiples, and the last three in any case."""
+    args = small("impala_popart", run_dir=str(tmp_path), checkpoint_every=40, save_every=100)
+    run = impala_popart.make_run_folder(args)
+    for step in (64, 96, 160, 192, 256, 288, 384, 416, 448, 480):
+        impala_popart.save_checkpoint(run, step, {"params": jnp.ones(2)})
+    kept = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
+    assert kept == [160, 256, 384, 416, 448, 480]
+
+
+EVERYTHING = {"env_ids": ("CartPole-v1",) * 2, "reward_scales": (1.0, 10.0), "memory": "MinGRU", "actor_lag": 2}
+EVERYTHING |= {"value_normalization": "popart", "popart_beta": 0.1}
+
+
+def test_several_tasks_with_memory_lag_and_popart_resume_bit_equal(tmp_path):
+    """Saved after two updates and restored: the same state as without a break after five."""
+    args = small("impala_popart", run_dir=str(tmp_path), **EVERYTHING)
+    state, _ = trained("impala_popart", args, 2)
+    run = impala_popart.make_run_folder(args)
+    impala_popart.save_checkpoint(run, 64, state)
+    _, restored = impala_popart.restore_checkpoint(run, args)
+    assert_equal(restored, state)
+    assert int(restored.params["popart"]["statistics"].updates[0]) > 0
+    _, train_chunk = programs("impala_popart", dataclasses.replace(args, seed=0))
+    assert_equal(train_chunk(restored, jnp.int32(3))[0], trained("impala_popart", args, 5)[0])
+
+
+def test_several_tasks_in_several_seeds_equal_each_alone():
+    args = small("impala_popart", num_seeds=2, seed=3, **EVERYTHING)
+    state, metrics = trained("impala_popart", args, 3)
+    for i in range(2):
+        alone, alone_metrics = trained("impala_popart", dataclasses.replace(args, num_seeds=1, seed=3 + i), 3)
+        assert_equal(jax.tree.map(lambda x, i=i: x[i], state.params), alone.params, atol=1e-5)
+        assert_equal(metrics["episodes"][i], alone_metrics["episodes"])
+        assert alone_metrics["episodes"].shape == (2,)
+
+
+def test_the_program_of_several_tasks_trains_and_reports(tmp_path):
+    """Rows, curves and returns of a run on two games with two seeds."""
+    args = small("impala_popart", num_seeds=2, run_dir=str(tmp_path), total_timesteps=96, **EVERYTHING)
+    run = impala_popart.main(args)
+    assert run.name.startswith("multi-2__full__impala_popart__MinGRU__0__")
+    with (run / "eval.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], row["seed"], row["reward_scale"]) for row in rows] == [
+        (policy, seed, scale) for policy in ("random", "greedy") for seed in "01" for scale in ("1.0", "10.0")
+    ]
+    for folder in (run, run / "seed_0", run / "seed_1"):
+        tags = EventAccumulator(str(folder)).Reload().Tags()["scalars"]
+        for task in ("CartPole-v1_x1", "CartPole-v1_x10"):
+            wanted = "episodic_return episodes eval_return explained_variance popart_mean popart_scale".split()
+            assert {f"{task}/{tag}" for tag in wanted} <= set(tags)
+    assert (run / "curve.png").stat().st_size > 1000
 
 
 REFUSED = {
@@ -376,6 +453,8 @@ REFUSED = {
     "save_every": ({"save_every": 32}, "use a --checkpoint-every from 1 to 32"),
     "optimizer": ({"optimizer": "sgd"}, "use one of adam, rmsprop"),
     "lag": ({"actor_lag": -1}, "--actor-lag -1: use a number from 0 to 1000"),
+    "late": ({"actor_lag": 8}, "--actor-lag 8: there are 8 updates, use less"),
+    "infinite": ({"ent_coef": np.inf}, "--ent-coef inf: use a number from 0 to"),
     "clip": ({"rho_clip": -1.0}, "--rho-clip -1.0: use 0 or more"),
 }
 
