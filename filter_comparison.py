@@ -11,7 +11,6 @@ Shapes: F filters of a layer, k x k pixels, C channels.
 import contextlib
 import csv
 import dataclasses
-import functools
 import glob
 import importlib
 import itertools
@@ -291,7 +290,6 @@ def steps_of(agent: Agent) -> list[int]:
     return sorted({0, *(int(path.name) for path in folders if agent.script.is_sound(path))})
 
 
-@functools.lru_cache(4)
 def first_params(script: ModuleType, args: Any) -> Any:
     """The parameters that a training begins with: they follow from its arguments."""
     init, _ = script.make_train(args)
@@ -356,11 +354,13 @@ def lifetimes(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
     return [sorted(life, key=lambda each: each.step) for life in agents.values()]
 
 
-def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[int | str, Snapshot, Snapshot]]:
-    """Two agents at every step that both have, and once more, as "last", at the last of each."""
+def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[tuple, Snapshot, Snapshot]]:
+    """Two agents at every step that both have and at the last of each, which is named "last" too."""
     steps = {each.step: each for each in other}
-    same = [(each.step, each, steps[each.step]) for each in one if each.step in steps]
-    return [*same, ("last", one[-1], other[-1])]
+    same = [((each.step,), each, steps[each.step]) for each in one if each.step in steps]
+    if one[-1].step != other[-1].step:
+        return [*same, (("last",), one[-1], other[-1])]
+    return [*same[:-1], ((one[-1].step, "last"), one[-1], other[-1])]
 
 
 def compare(lives: list[list[Snapshot]], matchings: tuple[str, ...]) -> list[dict]:
@@ -369,11 +369,12 @@ def compare(lives: list[list[Snapshot]], matchings: tuple[str, ...]) -> list[dic
     lives = sorted(lives, key=lambda life: groups.index(life[0].group))
     rows = []
     for one, other in tqdm(list(itertools.combinations(lives, 2)), "comparing", unit="pair", disable=None):
-        for step, a, b in pairs_of(one, other):
-            about = {"group_a": a.group, "group_b": b.group, "step": step}
+        for steps, a, b in pairs_of(one, other):
+            about = {"group_a": a.group, "group_b": b.group}
             for side, x in (("a", a), ("b", b)):
                 about |= {f"run_{side}": x.agent.name, f"seed_{side}": x.agent.args.seed, f"step_{side}": x.step}
-            rows += [about | row for row in distance_rows(a, b, matchings)]
+            found = distance_rows(a, b, matchings)
+            rows += [about | {"step": step} | row for step in steps for row in found]
     return rows
 
 

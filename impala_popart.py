@@ -975,11 +975,13 @@ def make_actor(args: Args):
     return network, begin, act
 
 
-def task_metrics(args: Args, rollout: Transition, last_value: jax.Array) -> dict:
+def task_metrics(args: Args, rollout: Transition) -> dict:
     """What is logged of each task of a rollout, [N]: sums over its episodes, how well values foretold targets."""
-    apart = lambda x: x.reshape(len(x), len(args.env_ids), -1)  # noqa: E731  # [T, N, E / N]
-    target, _ = vtrace(args, jnp.ones_like(rollout.value), rollout, rollout.value, last_value)
-    explained = jax.vmap(explained_variance, in_axes=1)(apart(rollout.value), apart(target))
+    count = len(args.env_ids)
+    apart = lambda x: x.reshape(len(x), count, args.num_envs // count)  # noqa: E731  # [T, N, E / N]
+    early = jax.tree.map(lambda x: x[:-1], rollout)  # the last step's target would take another forward pass
+    target, _ = vtrace(args, jnp.ones_like(early.value), early, early.value, rollout.value[-1])
+    explained = jax.vmap(explained_variance, in_axes=1)(apart(early.value), apart(target))
     done = apart(rollout.terminated | rollout.truncated)
     return {
         "explained_variance": jnp.nan_to_num(explained),
@@ -1051,8 +1053,7 @@ def make_train(args: Args):
         learner = Learner(params=state.params, opt_state=state.opt_state)
         learner, learned = jax.lax.scan(minibatch, learner, orders)
         metrics = jax.tree.map(jnp.sum, learned) | {"updates": jnp.int32(1)}
-        _, output = forward(network, oldest, actor.carry, *after_last)
-        metrics |= task_metrics(args, rollout, of_task(output.values, task)[0])
+        metrics |= task_metrics(args, rollout)
         popart = learner.params["popart"]["statistics"]
         metrics |= {"popart_mean": popart.mean, "popart_scale": popart.scale}
         if args.actor_lag:
@@ -1126,7 +1127,7 @@ def seed_by_seed(init, args: Args):
 
 
 EVAL_COLUMNS = (
-    *("global_step", "seed", "env_id", "reward_scale", "partial_obs", "policy", "episodes"),
+    *("global_step", "seed", "env_id", "task", "partial_obs", "policy", "episodes"),
     *("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds"),
 )
 BEST_RETURN = 1.0  # of every id of popgym_arcade, see docs/environments.md
@@ -1367,7 +1368,7 @@ class Records:
         shape = args.num_seeds, len(args.env_ids), -1
         returns, lengths = (np.asarray(x, float).reshape(shape) for x in (episodes.returns, episodes.lengths))
         for i, n in np.ndindex(returns.shape[:2]):
-            row = [step, args.seed + i, args.env_ids[n], args.scales[n], args.partial_obs, policy, returns.shape[2]]
+            row = [step, args.seed + i, args.env_ids[n], args.task_names[n], args.partial_obs, policy, returns.shape[2]]
             numbers = *(f(returns[i, n]) for f in (np.mean, np.std, np.min, np.max)), lengths[i, n].mean(), seconds
             self.evaluations.append(dict(zip(EVAL_COLUMNS, map(str, [*row, *map(float, numbers)]), strict=True)))
         self.write_evaluations()

@@ -82,20 +82,14 @@ def minutes(folder: Path) -> float:
     return (events.Scalars("eval/episodic_return")[-1].wall_time - events.FirstEventTimestamp()) / 60
 
 
-def charts_of(row: dict, folder: Path) -> str:
-    """The prefix of the tags of a row's training curves: a task's name if the run has several."""
-    ids = json.loads((folder / "args.json").read_text())["args"].get("env_ids", ())
-    if len(ids) < 2:
-        return "charts"
-    return row["env_id"] if ids.count(row["env_id"]) == 1 else f"{row['env_id']}_x{float(row['reward_scale']):g}"
-
-
 def add_training(groups: dict[str, list[dict]], folders: dict[str, Path]) -> None:
     """Gives every row `training_return`, that of its run and seed, and `minutes`, those of its run."""
     for row in (row for rows in groups.values() for row in rows):
         folder = folders[row["run"]]
         seeded = folder / f"seed_{row['seed']}"
-        row["training_return"] = last_episodes(seeded if seeded.exists() else folder, charts=charts_of(row, folder))
+        row["training_return"] = last_episodes(
+            seeded if seeded.exists() else folder, charts=row["task"] if "task_steps" in row else "charts"
+        )
         row["minutes"] = round(minutes(folder), 2)
 
 
@@ -137,9 +131,8 @@ def collect(patterns: tuple[str, ...], by: str) -> dict[str, list[dict]]:
 
 
 def task_of(row: dict) -> str:
-    """A row's environment, and the factor of its rewards unless that is 1."""
-    scale = float(row.get("reward_scale") or 1)
-    return row["env_id"] + (f" × {scale:g}" if scale != 1 else "")
+    """The task that a row is about: what its run calls it, or the only one's id."""
+    return row.get("task") or row["env_id"]
 
 
 def by_task(groups: dict[str, list[dict]]) -> dict[str, dict[str, list[dict]]]:
@@ -223,6 +216,8 @@ def draw(groups: dict[str, list[dict]], args: Args, path: Path) -> None:
         draw_task(axes, of_task, list(groups))
         axes.set(xlabel="environment steps of the task" if task else "environment steps", title=task or args.title)
         axes.set(ylabel="greedy return, mean and 95% interval", xlim=(0, None))
+        if task:
+            axes.locator_params(axis="x", nbins=6)
     if len(tasks) > 1:
         figure.suptitle(args.title)
     lines = {line.get_label(): line for axes in grid for line in axes.get_lines()}
@@ -241,7 +236,6 @@ def draw_task(axes, groups: dict[str, list[dict]], names: list[str]) -> None:
     random = [float(row["return_mean"]) for rows in groups.values() for row in rows if row["policy"] == "random"]
     axes.axhline(np.mean(random), color="gray", linestyle="--", label="random policy")
     axes.grid(alpha=0.3)
-    axes.locator_params(axis="x", nbins=6)
 
 
 def main(args: Args) -> None:

@@ -108,6 +108,12 @@ def test_without_lag_the_first_gradient_step_is_on_policy():
     assert abs(rho[0, 2] - 1) > 1e-4 and abs(rho[3, 1] - 1) > 1e-4
 
 
+def test_a_rollout_of_one_step_is_learned_from_and_explains_nothing():
+    state, metrics = trained("impala_popart", small("impala_popart", num_steps=1), 2)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
+    assert float(metrics["grad_norm"]) > 0 and metrics["explained_updates"].tolist() == [0]
+
+
 def test_the_player_lags_behind():
     """`past` holds the parameters before each of the last updates, the oldest first."""
     args = small("impala_popart", actor_lag=2)
@@ -434,8 +440,8 @@ def test_the_program_of_several_tasks_trains_and_reports(tmp_path):
     assert run.name.startswith("multi-2__full__impala_popart__MinGRU__0__")
     with (run / "eval.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["policy"], row["seed"], row["reward_scale"]) for row in rows] == [
-        (policy, seed, scale) for policy in ("random", "greedy") for seed in "01" for scale in ("1.0", "10.0")
+    assert [(row["policy"], row["seed"], row["task"].partition("_x")[2]) for row in rows] == [
+        (policy, seed, scale) for policy in ("random", "greedy") for seed in "01" for scale in ("1", "10")
     ]
     for folder in (run, run / "seed_0", run / "seed_1"):
         tags = EventAccumulator(str(folder)).Reload().Tags()["scalars"]
