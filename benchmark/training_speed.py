@@ -7,6 +7,7 @@ points after the first, as TensorBoard's charts/SPS has it. Peak memory is the p
 """
 
 import csv
+import itertools
 import os
 import platform
 import subprocess
@@ -39,30 +40,26 @@ class Args:
     """table to write"""
 
 
-def measure(memory: str, hidden_size: int, encoder: str, args: Args) -> dict:
-    """One training in a process of its own.
+def measure(script: str, flags: str, points: int, point_steps: int) -> dict:
+    """Rate, compile seconds and peak memory of one training, in a process of its own.
 
     Raises:
         RuntimeError: with its last line when the training fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        flags = f"--env-id CartPoleEasy --partial-obs --memory {memory} --hidden-size {hidden_size} --encoder {encoder}"
-        flags += f" --total-timesteps {args.points * args.point_steps} --log-every {args.point_steps}"
+        flags += f" --total-timesteps {points * point_steps} --log-every {point_steps}"
         flags += f" --eval-every 0 --eval-episodes 1 --checkpoint-every 0 --run-dir {folder}"
         with open(Path(folder) / "output", "w+") as output:
-            line = [sys.executable, str(ROOT / "pqn_rnn.py"), *flags.split()]
+            line = [sys.executable, str(ROOT / script), *flags.split()]
             process = subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT)
             _, status, usage = os.wait4(process.pid, 0)  # this process's own peak, not that of all children so far
             output.seek(0)
             if status:
-                raise RuntimeError(f"pqn_rnn.py {flags}: {(output.read().splitlines() or ['no output'])[-1]}")
+                raise RuntimeError(f"{script} {flags}: {(output.read().splitlines() or ['no output'])[-1]}")
         run = next(path for path in Path(folder).iterdir() if path.is_dir())
         curves = EventAccumulator(str(run)).Reload()
         rates = [point.value for point in curves.Scalars("charts/SPS")][1:]
         return {
-            "memory": memory,
-            "hidden_size": hidden_size,
-            "encoder": encoder,
             "steps_per_second": round(float(np.median(rates))),
             "slowest": round(min(rates)),
             "fastest": round(max(rates)),
@@ -72,10 +69,11 @@ def measure(memory: str, hidden_size: int, encoder: str, args: Args) -> dict:
 
 
 def main(args: Args) -> None:
-    combinations = [(m, h, e) for e in args.encoders for h in args.hidden_sizes for m in args.memories]
     rows = []
-    for combination in combinations:
-        rows.append(measure(*combination, args))
+    for encoder, hidden_size, memory in itertools.product(args.encoders, args.hidden_sizes, args.memories):
+        flags = f"--env-id CartPoleEasy --partial-obs --memory {memory} --hidden-size {hidden_size} --encoder {encoder}"
+        about = {"memory": memory, "hidden_size": hidden_size, "encoder": encoder}
+        rows.append(about | measure("pqn_rnn.py", flags, args.points, args.point_steps))
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     write_table(Path(args.out), rows)
 

@@ -2,10 +2,17 @@
 
 import ctypes
 import gc
+import os
 
-import harness
-import jax
-import pytest
+# Most tests compile a program to run it for a moment, and LLVM's optimisations take longer than they save. Set before
+# JAX is imported, and where the scripts that tests start see it too. A test that runs for long is marked "optimized".
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+import harness  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_disable_most_optimizations", True)  # a plugin of pytest may have imported JAX
 
 # A key that is used twice gives correlated "randomness" that no other test notices; with this flag it raises.
 jax.config.update("jax_debug_key_reuse", True)
@@ -17,6 +24,18 @@ def pytest_addoption(parser):
         action="store_true",
         help="write the pictures in tests/reference/ instead of comparing with them (then look at every one)",
     )
+
+
+@pytest.fixture(autouse=True)
+def optimizations(request, monkeypatch):
+    """Lets LLVM optimise what a test that is marked so compiles, here and in the scripts that it starts."""
+    if request.node.get_closest_marker("optimized") is None:
+        yield
+        return
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

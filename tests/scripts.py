@@ -6,7 +6,6 @@ import importlib
 
 import jax
 import jax.numpy as jnp
-from small import compiled
 
 ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action", "dqn_mlp", "dqn_rnn", "impala_popart")
 PIXEL = tuple(name for name in ALL if name != "ppo_continuous_action")  # they also play popgym_arcade's ids
@@ -45,7 +44,7 @@ def programs(name, args):
     module = script(name)
     init, train_chunk = module.make_train(args)
     functions = module.seed_by_seed(init, args), module.over_seeds(train_chunk, args, (0, None))
-    return tuple(compiled(function, args) for function in functions)
+    return tuple(map(jax.jit, functions))
 
 
 def trained(name, args, updates):

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import popgym_arcade
 import pqn_rnn
 from pqn_rnn import Args
 
@@ -30,17 +29,11 @@ def small(**changes) -> Args:
     return dataclasses.replace(SMALL, **changes).checked()
 
 
-def compiled(function, args):
-    """`function` jitted; for a short training on vectors without LLVM's optimisations, which take longer than it."""
-    short = args.num_updates < 50 and args.env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0} if short else None)
-
-
 @functools.lru_cache
 def programs(args: Args):
     init, train_chunk = pqn_rnn.make_train(args)
     functions = pqn_rnn.seed_by_seed(init, args), pqn_rnn.over_seeds(train_chunk, args, (0, None))
-    return tuple(compiled(function, args) for function in functions)
+    return tuple(map(jax.jit, functions))
 
 
 def trained(args: Args, updates: int):

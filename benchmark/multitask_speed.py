@@ -1,0 +1,61 @@
+"""What impala_popart.py gains in speed by training on several games in one program instead of on one after the other.
+
+    python benchmark/multitask_speed.py --env-ids BreakoutEasy CartPoleEasy NoisyCartPoleEasy BattleShipEasy
+
+Trains on each game alone and then on all together, a process for each, with the same flags; the rates are medians over
+the log points after the first. The last row is the time that as many steps of each game take one after the other, as a
+rate: the harmonic mean of the rates alone, and the sum of their compile seconds.
+"""
+
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from training_speed import measure, write_table
+
+
+@dataclass(frozen=True)
+class Args:
+    env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "BattleShipEasy")
+    """ids of the games"""
+    flags: str = ""
+    """more flags for every training, as --flags="--memory MinGRU" """
+    points: int = 6
+    """log points a process; the first is left out"""
+    point_steps: int = 8192
+    """environment steps between log points"""
+    out: str = "benchmark/results/multitask_speed.csv"
+    """table to write"""
+
+
+def main(args: Args) -> None:
+    rows = []
+    for ids in [*((env_id,) for env_id in args.env_ids), args.env_ids]:
+        flags = f"--env-ids {' '.join(ids)} {args.flags}"
+        rate = measure("impala_popart.py", flags, args.points, args.point_steps)
+        rows.append({"games": " ".join(ids)} | rate)
+        print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+    rows.append({"games": "one after the other"} | one_after_the_other(rows[:-1]))
+    print("  ".join(f"{name} {value}" for name, value in rows[-1].items()))
+    write_table(Path(args.out), rows)
+
+
+def one_after_the_other(rows: list[dict]) -> dict:
+    """The row of trainings on one game after the other, equally long, from theirs."""
+    rates = {
+        name: round(statistics.harmonic_mean([row[name] for row in rows]))
+        for name in ("steps_per_second", "slowest", "fastest")
+    }
+    return rates | {
+        "compile_seconds": round(sum(row["compile_seconds"] for row in rows), 1),
+        "peak_memory_mb": max(row["peak_memory_mb"] for row in rows),
+    }
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except RuntimeError as error:
+        sys.exit(f"multitask_speed.py: error: {error}")
