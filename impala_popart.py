@@ -592,7 +592,7 @@ class PopArt:
 
 
 def fresh_popart(count: int) -> PopArt:
-    """Mean 0 and variance 1, which count like one update."""
+    """Mean 0 and variance 1, until the first update."""
     return PopArt(jnp.zeros(count), jnp.ones(count), jnp.zeros(count, jnp.int32))
 
 
@@ -636,7 +636,8 @@ class ActorCritic(nn.Module):
             self.remember = Memory(args.memory, input_size, args.hidden_size, window=args.num_steps)
             self.norm = nn.LayerNorm()
         self.policy = nn.Dense(self.num_actions, kernel_init=orthogonal(0.01))
-        self.value = nn.Dense(len(args.env_ids), kernel_init=orthogonal(1.0))
+        # Values begin near 0, so that those of small rewards need not be unlearned first
+        self.value = nn.Dense(len(args.env_ids), kernel_init=orthogonal(0.01))
         self.popart = self.variable("popart", "statistics", fresh_popart, len(args.env_ids))
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array, prev_reward: jax.Array):
@@ -736,15 +737,16 @@ def vtrace(args: Args, rho: jax.Array, steps: "Transition", value: jax.Array, la
 def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> PopArt:
     """The statistics after a step towards those of target[T, B]; a task that is absent keeps its own.
 
-    A step is beta or, as long as that is larger, what makes them averages over all updates so far. They are what moving
-    averages of the first two moments give, the variance being their difference (Hessel et al. 2019, section 3), but
-    without that difference, which float32 loses where the mean is a thousand deviations:
+    A step is beta or, as long as that is larger, what makes them averages over all updates so far; the first update
+    leaves nothing of what they were. They are what moving averages of the first two moments give, the variance being
+    their difference (Hessel et al. 2019, section 3), but without that difference, which float32 loses where the mean is
+    a thousand deviations:
     mean' = mean + step (m - mean), variance' = (1 - step) (variance + step (m - mean)^2) + step v.
     """
     played = jax.nn.one_hot(task, len(popart.mean))  # [B, N]
     share = played / jnp.maximum(played.sum(axis=0), 1)
     present = played.any(axis=0)
-    step = present * jnp.maximum(beta, 1 / (popart.updates + 2))
+    step = present * jnp.maximum(beta, 1 / (popart.updates + 1))
     mean = (target.mean(axis=0)[:, None] * share).sum(axis=0)
     variance = (jnp.square(target - mean[task]).mean(axis=0)[:, None] * share).sum(axis=0)
     moved = mean - popart.mean

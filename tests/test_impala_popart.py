@@ -148,7 +148,7 @@ def test_popart_equals_rlax():
         new = impala_popart.adapted(popart, target, task, beta)
         head, popart = impala_popart.preserved(head, popart, new), new
         indices = jnp.broadcast_to(task, target.shape)
-        step_size = max(beta, 1 / (i + 2)) * TASKS / target.size
+        step_size = max(beta, 1 / (i + 1)) * TASKS / target.size
         moved = rlax_pop_art.art(theirs, target, indices, step_size, 1e-4, 1e6)
         params, theirs = rlax_pop_art.pop(params, theirs, moved), moved
     np.testing.assert_allclose(popart.mean, theirs.shift, rtol=1e-3)
@@ -195,16 +195,14 @@ def test_a_large_mean_does_not_hide_the_deviation():
 
 
 def test_the_statistics_begin_as_averages_over_all_updates():
-    """Whatever the scale, also far below the first: the mean over n updates and the start, until beta is longer."""
+    """Whatever the scale, also far below the first, of which nothing is left, until beta is the longer memory."""
     task, rng = jnp.zeros(ENVS, jnp.int32), np.random.default_rng(0)
-    targets = [1e-2 * rng.normal(size=(STEPS, ENVS)) + 3e-2 for _ in range(200)]
+    targets = [1e-3 * rng.normal(size=(STEPS, ENVS)) + 3e-3 for _ in range(200)]
     popart = impala_popart.fresh_popart(1)
     for target in targets:
         popart = impala_popart.adapted(popart, jnp.asarray(target, jnp.float32), task, 3e-4)
-    moments = [np.mean([0, *(target.mean() for target in targets)])]
-    moments += [np.mean([1, *(np.square(target).mean() for target in targets)])]
-    assert float(popart.mean[0]) == pytest.approx(moments[0], rel=1e-3)
-    assert float(popart.variance[0]) == pytest.approx(moments[1] - moments[0] ** 2, rel=1e-3)
+    assert float(popart.mean[0]) == pytest.approx(np.mean(targets), rel=1e-3)
+    assert float(popart.variance[0]) == pytest.approx(np.var(targets), rel=1e-3)
     settled = popart.replace(updates=jnp.array([10_000]))
     moved = impala_popart.adapted(settled, jnp.ones((STEPS, ENVS)), task, 3e-4)
     assert float(moved.mean[0] - popart.mean[0]) == pytest.approx(3e-4 * (1 - float(popart.mean[0])), rel=1e-2)
