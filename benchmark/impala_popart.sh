@@ -9,7 +9,7 @@ python="${PYTHON:-.venv/bin/python}"
 games="BreakoutEasy CartPoleEasy NoisyCartPoleEasy BattleShipEasy"
 scales="--env-ids CartPoleEasy BreakoutEasy --reward-scales 10 0.01 --popart-beta 0.01 --total-timesteps 350000"
 scales="$scales --eval-every 25000 --eval-episodes 64 --num-seeds 5"
-together="--env-ids $games --total-timesteps 600000 --eval-every 60000 --save-every 120000"
+together="--env-ids $games --total-timesteps 600000 --eval-every 60000 --save-every 30000"
 alone="--total-timesteps 150000 --eval-every 15000 --save-every 30000"
 train() { # folder and flags
     # shellcheck disable=SC2086
