@@ -66,6 +66,7 @@ def test_both_games_of_the_page_draw_the_same(own_twin, obs_size, partial_obs):
     assert len(pictures) == (9 if partial_obs else 16)  # the partial twin shows the lamp at time 0 alone
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_a_script_learns_the_game_of_the_page(own_twin, tmp_path):
     line = "--env-id Lamps --partial-obs --hidden-size 32 --total-timesteps 20000 --eval-every 0 --log-every 20000"

@@ -145,6 +145,7 @@ def test_bfloat16_keeps_parameters_in_float32():
     np.testing.assert_allclose(metrics["td_loss"], single["td_loss"], rtol=0.1)
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_a_memory_learns_what_no_memory_can():
     """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""

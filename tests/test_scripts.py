@@ -410,6 +410,7 @@ def learned_return(name, args):
     return float(evaluate(state.params, jax.random.key(5), module.POLICIES["greedy"]).returns.mean())
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pqn_mlp", "ppo_mlp"])
 def test_cart_pole_is_learned(name):
@@ -419,6 +420,7 @@ def test_cart_pole_is_learned(name):
     assert learned_return(name, small(name, total_timesteps=500_000, **flags, **pqn)) > 400
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_cart_pole_is_learned_from_replay():
     """The flags and the budget are those of benchmark/dqn.sh."""
@@ -433,6 +435,7 @@ def test_cart_pole_is_learned_from_replay():
     assert learned_return("dqn_mlp", args.checked()) > 400
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_a_memory_learns_what_no_memory_can(algorithm):
