@@ -76,7 +76,7 @@ class UserError(Exception):
 
 @dataclass(frozen=True)
 class Args:
-    env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "NavigatorEasy")
+    env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
     """ids of the tasks: any of popgym_arcade, or others of gymnax that share observations and discrete actions"""
     reward_scales: tuple[float, ...] = ()
     """what each task's rewards are multiplied with for learning; empty: 1"""

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 runs="${RUN_DIR:-runs/impala_popart}"
 python="${PYTHON:-.venv/bin/python}"
-games="BreakoutEasy CartPoleEasy NoisyCartPoleEasy BattleShipEasy"
+games="BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy"
 scales="--env-ids CartPoleEasy BreakoutEasy --reward-scales 10 0.01 --popart-beta 0.01 --total-timesteps 350000"
 scales="$scales --eval-every 25000 --eval-episodes 64 --num-seeds 5"
 together="--env-ids $games --total-timesteps 600000 --eval-every 60000 --save-every 30000"

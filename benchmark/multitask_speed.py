@@ -1,6 +1,6 @@
 """What impala_popart.py gains in speed by training on several games in one program instead of on one after the other.
 
-    python benchmark/multitask_speed.py --env-ids BreakoutEasy CartPoleEasy NoisyCartPoleEasy BattleShipEasy
+    python benchmark/multitask_speed.py --env-ids BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy
 
 Trains on each game alone and then on all together, a process for each, with the same flags; the rates are medians over
 the log points after the first. The last row is the time that as many steps of each game take one after the other, as a
@@ -18,7 +18,7 @@ from training_speed import measure, write_table
 
 @dataclass(frozen=True)
 class Args:
-    env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "BattleShipEasy")
+    env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
     """ids of the games"""
     flags: str = ""
     """more flags for every training, as --flags="--memory MinGRU" """
