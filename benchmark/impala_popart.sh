@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Many games at once (docs/impala_popart.md, filter_comparison.md): rewards that differ by a factor of 1000 with and without
-# PopArt, five seeds trained together; four games alone, together, and together with PopArt, and what these agents look at.
+# Many games at once (docs/impala_popart.md): rewards that differ by a factor of 1000 with and without PopArt, five seeds
+# trained together; four games alone, together, and together with PopArt, and the speed of these.
 #   SEEDS="0 1 2" RUN_DIR=runs/impala_popart PYTHON=.venv/bin/python benchmark/impala_popart.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
