@@ -65,6 +65,8 @@ class Args:
     """checkpoint to compare, 0: what the agents began with; None: every one that there is, and that"""
     matching: tuple[Literal["index", "hungarian"], ...] = ("index", "hungarian")
     """which filters are compared: those of one index, and/or those that make the sum of distances smallest"""
+    pairs: Literal["all", "same-seed"] = "all"
+    """which agents are compared: all with all, or those of one seed, which began with the same filters"""
 
     def checked(self) -> "Args":
         """These arguments. Raises UserError for what can be refused before anything is loaded."""
@@ -363,12 +365,26 @@ def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[tuple, Sn
     return [*same[:-1], ((one[-1].step, "last"), one[-1], other[-1])]
 
 
-def compare(lives: list[list[Snapshot]], matchings: tuple[str, ...]) -> list[dict]:
-    """The rows of `distances.csv`; the group that was named first is `group_a`."""
+def chosen_pairs(lives: list[list[Snapshot]], pairs: str) -> list[tuple[list[Snapshot], list[Snapshot]]]:
+    """Each two agents, or each two of one seed; of the group that was named first the first.
+
+    Raises:
+        UserError: where no two have one seed.
+    """
     groups = list(dict.fromkeys(life[0].group for life in lives))
     lives = sorted(lives, key=lambda life: groups.index(life[0].group))
+    found = list(itertools.combinations(lives, 2))
+    if pairs == "same-seed":
+        found = [(one, other) for one, other in found if one[0].agent.args.seed == other[0].agent.args.seed]
+    if not found:
+        raise UserError("--pairs same-seed: no two of these agents have one seed; use all")
+    return found
+
+
+def compare(pairs: list[tuple[list[Snapshot], list[Snapshot]]], matchings: tuple[str, ...]) -> list[dict]:
+    """The rows of `distances.csv`."""
     rows = []
-    for one, other in tqdm(list(itertools.combinations(lives, 2)), "comparing", unit="pair", disable=None):
+    for one, other in tqdm(pairs, "comparing", unit="pair", disable=None):
         for steps, a, b in pairs_of(one, other):
             about = {"group_a": a.group, "group_b": b.group}
             for side, x in (("a", a), ("b", b)):
@@ -526,7 +542,7 @@ def main(args: Args) -> Path:
     """Compares, prints a table and writes; returns the folder."""
     args = args.checked()
     lives = lifetimes(snapshots_of(find_runs(args.runs), args))
-    rows = compare(lives, args.matching)
+    rows = compare(chosen_pairs(lives, args.pairs), args.matching)
     summary, moved = over_groups(rows), changes(lives)
     with new_folder(args.out) as out:
         write_csv(out / "distances.csv", COLUMNS, rows)

@@ -145,6 +145,14 @@ def test_pairs_groups_and_steps(runs, tmp_path):
             assert len(np.unique(np.asarray(picture.convert("L")))) > 20
 
 
+def test_pairs_of_one_seed_began_with_the_same_filters(runs, tmp_path):
+    args = Args(runs=tuple(map(str, runs)), out=str(tmp_path / "out"), matching=("index",), pairs="same-seed")
+    rows = rows_in(filter_comparison.main(args) / "distances.csv")
+    a, b = (run.name for run in runs)
+    assert {(r["run_a"], r["seed_a"], r["run_b"], r["seed_b"]) for r in rows} == {(a, i, b, i) for i in "01"}
+    assert {float(r["distance_sum"]) for r in rows if r["step"] == "0"} == {0.0}
+
+
 def test_what_an_agent_began_with_follows_from_its_arguments(runs):
     """Bit for bit the parameters that training starts from, for each seed."""
     module = script("impala_popart")
@@ -178,6 +186,7 @@ REFUSED = {
     "three numbers": ("reads no pictures", {"env_id": "MemoryChain-bsuite", "num_seeds": 2}),
     "encoders": ("filters of different shapes", {"encoder": "paper"}),
     "by": ("--by elephant: there are script, env_id, ", {"num_seeds": 2}),
+    "seeds": ("no two of these agents have one seed", {"num_seeds": 2}),
 }
 
 
@@ -187,7 +196,8 @@ def test_what_cannot_be_compared_is_refused(case, runs, tmp_path):
     folders = [untrained("impala_popart", tmp_path, **(PIXELS | changes))]
     folders += [runs[0]] if case == "encoders" else []
     out = tmp_path / "out"
-    args = Args(runs=tuple(map(str, folders)), out=str(out), step=64, by="elephant" if case == "by" else "")
+    flags = {"by": {"by": "elephant"}, "seeds": {"pairs": "same-seed"}}.get(case, {})
+    args = Args(runs=tuple(map(str, folders)), out=str(out), step=64, **flags)
     with pytest.raises(UserError, match=words) as error:
         filter_comparison.main(args)
     assert "\n" not in str(error.value) and not out.exists()
