@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from families import cartpole, count_recall, navigator
-from harness import IDS, TWINS, facts, frames, ids_of, resets, same_pictures, split_id, states_met, take
+from harness import IDS, TWINS, colors_of, facts, frames, ids_of, resets, same_pictures, split_id, states_met, take
 
 SIZES = (128, 256)
 SCORE_BOX = {128: (43, 1, 85, 15), 256: (86, 2, 171, 30)}  # x0, y0, x1, y1
@@ -76,7 +76,7 @@ def test_navigator_can_be_read_from_the_pixels(env_id, obs_size):
             for x in range(n):
                 top, left = first + y * (cell + 2), first + x * (cell + 2)
                 inside = picture[top : top + cell, left : left + cell]
-                seen = {tuple(color) for color in inside.reshape(-1, 3).tolist()}
+                seen = colors_of(inside)
                 assert (navigator.RED in seen) == states.tnt[i, y, x]
                 assert (navigator.TREASURE in seen) == ((x, y) == (states.treasure_x[i], states.treasure_y[i]))
                 cursor = (x, y) == (states.x[i], states.y[i])

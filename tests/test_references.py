@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from harness import IDS, facts, frames, resets, take
+from harness import IDS, colors_of, facts, frames, resets, take
 from PIL import Image
 
 FOLDER = Path(__file__).parent / "reference"
@@ -69,6 +69,5 @@ def test_the_pictures_are_small():
 def test_a_gallery_shows_all_colours(env_id):
     """The stored pictures cover what the family can draw, the partial frame after the first included."""
     family, level = facts(env_id)
-    colors = {tuple(color) for color in np.unique(sheet(env_id)[:128].reshape(-1, 3), axis=0).tolist()}
-    assert family.palette <= colors
+    assert family.palette <= colors_of(sheet(env_id)[:128])
     assert (gallery(env_id).time == 0).any() and (gallery(env_id).time > 0).sum() >= 2

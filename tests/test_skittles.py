@@ -6,7 +6,7 @@ import pytest
 from families import chances
 from families.base import DOWN, FIRE, LEFT, RIGHT, UP
 from families.skittles import BLACK, COLORS, LANES, NAME, SCORE, WHITE, fair_coins
-from harness import TWINS, facts, frames, ids_of, make, random_play, resets, split_id, states_met, step, take
+from harness import TWINS, colors_of, facts, frames, ids_of, make, random_play, resets, split_id, states_met, step, take
 
 IDS = ids_of("Skittles")
 SIZES = (128, 256)
@@ -170,10 +170,6 @@ def cell_of(picture, row, column):
     return picture[top : top + cell, left : left + cell]
 
 
-def colors_in(pixels):
-    return {tuple(color) for color in pixels.reshape(-1, 3).tolist()}
-
-
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("obs_size", SIZES)
 @pytest.mark.parametrize("env_id", IDS)
@@ -196,15 +192,15 @@ def test_the_field_can_be_read_from_the_pixels(env_id, obs_size, twin):
                 agent = row == 9 and column == states.x[i]
                 # the row that entered with the first step is red
                 color = COLORS[(states.time[i] - row - 1) % 7] if seen[i, row, column] else BLACK
-                assert colors_in(cell) == ({WHITE, color} if agent else {color}), (row, column)
+                assert colors_of(cell) == ({WHITE, color} if agent else {color}), (row, column)
                 if agent:
                     share = (cell == WHITE).all(-1).mean()
                     assert 0.25 < share < 0.75, "the agent or what it stands on is hard to see"
                 cell_of(rest, row, column)[:] = 0
         x0, y0, x1, y1 = SCORE_BOX[obs_size]
         rest[y0:y1, x0:x1] = 0
-        assert colors_in(rest[: NAME_TOP[obs_size]]) == {BLACK}
-        assert colors_in(rest[NAME_TOP[obs_size] :]) == {BLACK, NAME}
+        assert colors_of(rest[: NAME_TOP[obs_size]]) == {BLACK}
+        assert colors_of(rest[NAME_TOP[obs_size] :]) == {BLACK, NAME}
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -217,7 +213,7 @@ def test_a_row_of_blocks_keeps_its_colour_and_the_next_has_another(env_id):
         state = result.final_state
         picture = frames(env_id, state)[0]
         for row in range(min(turn, 9)):  # (the agent is in row 9)
-            colors = set.union(*[colors_in(cell_of(picture, row, column)) for column in range(10)]) - {BLACK}
+            colors = set.union(*[colors_of(cell_of(picture, row, column)) for column in range(10)]) - {BLACK}
             assert len(colors) == 1
             shown.setdefault(turn - row, set()).update(colors)
     assert all(len(colors) == 1 for colors in shown.values()), "a row changed its colour"

@@ -27,6 +27,7 @@ from families.tetris import (
 )
 from harness import (
     TWINS,
+    colors_of,
     frames,
     ids_of,
     join,
@@ -312,13 +313,9 @@ def pixels_of(picture, row, column):
     return picture[top : top + cell, left : left + cell]
 
 
-def colors_in(pixels):
-    return {tuple(color) for color in pixels.reshape(-1, 3).tolist()}
-
-
 def read(pixels):
     """What a cell shows: None, ("stack", piece), ("falling", piece, marked) or "both"."""
-    colors = colors_in(pixels)
+    colors = colors_of(pixels)
     pieces = [piece for piece in range(7) if COLORS[piece] in colors]
     if colors == {BLACK}:
         return None
@@ -390,10 +387,10 @@ def small_piece(picture, left, top):
     for row in range(4):
         for column in range(4):
             pixels = box[row * block : (row + 1) * block, column * block : (column + 1) * block]
-            assert len(colors_in(pixels)) == 1
-            if colors_in(pixels) != {BLACK}:
+            assert len(colors_of(pixels)) == 1
+            if colors_of(pixels) != {BLACK}:
                 cells.add((row, column))
-                colors |= colors_in(pixels)
+                colors |= colors_of(pixels)
     assert len(colors) == 1
     return colors.pop(), cells
 
