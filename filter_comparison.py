@@ -29,6 +29,7 @@ import jax
 import numpy as np
 import tyro
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from tqdm import tqdm
@@ -312,8 +313,10 @@ def group_names(agents: list[Agent], by: str) -> list[str]:
     if lacking:
         raise UserError(f"--by {by}: there are {', '.join(lacking[0])}")
     common = [name for name in about[0] if name not in UNLIKE and all(name in each for each in about)]
-    names = [by] if by else [name for name in common if len({each[name] for each in about}) > 1]
-    names = [name for name in names if by or name != "env_id" or "env_ids" not in names]
+    if by:
+        return [said(each[by]) or f"no {by}" for each in about]
+    names = [name for name in common if len({each[name] for each in about}) > 1]
+    names = [name for name in names if name != "env_id" or "env_ids" not in names]
     told = [", ".join(f"{name} {said(each[name])}" for name in names) for each in about]
     return [each or agent.saved.env_id for each, agent in zip(told, agents, strict=True)]
 
@@ -447,7 +450,8 @@ def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
         axes.imshow(
             on_one_picture((last[name] - first[name] if learned else last[name])[order]), interpolation="nearest"
         )
-        about = f"seed {life[-1].agent.args.seed}, {tower}, step {life[-1].step}".replace(", ,", ",")
+        args = life[-1].agent.args
+        about = f"{args.env_id}, seed {args.seed}, {tower}, step {life[-1].step}".replace(", ,", ",")
         axes.set_title("\n".join([*wrapped(life[-1].group, 52), about]), fontsize=8)
     what = "filters, what they have learned" if learned else "filters"
     figure.suptitle(f"{name}: {len(one[name])} {what}, each in a scale of its own", fontsize=10)
@@ -491,6 +495,8 @@ def draw_lines(curves: dict[str, dict[str, list[tuple]]], title: str, ylabel: st
             axes.fill_between(step, low, high, color=color, alpha=0.15, linewidth=0)
         axes.set_title(layer, fontsize=9)
         axes.set(ylim=(0, None), xlabel="environment steps")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.label.set_size(8)
         axes.tick_params(labelsize=7, labelbottom=True)
         axes.grid(alpha=0.3)

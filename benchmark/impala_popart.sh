@@ -41,5 +41,6 @@ report games "Four games alone and together" exp_name
 "$python" benchmark/multitask_speed.py --env-ids $games
 "$python" filter_comparison.py --runs "$runs/games/*" --by exp_name --pairs same-seed --out "$out/filters"
 for name in together popart; do
-    "$python" saliency.py --runs "$runs/games/*__${name}__none__${seeds%% *}__*" --out "$out/saliency_$name"
+    "$python" saliency.py --runs "$runs/games/*__${name}__none__${seeds%% *}__*" --kind perturbation --at 20 --steps 30 \
+        --out "$out/saliency_$name"
 done

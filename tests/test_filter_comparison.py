@@ -173,7 +173,7 @@ def test_damaged_checkpoints_are_passed_over(runs, tmp_path):
 
 def test_groups_of_different_scripts_are_told_by_what_they_share(runs, tmp_path):
     agents = [filter_comparison.load_agent(folder) for folder in (runs[0], untrained("pqn_mlp", tmp_path, **PIXELS))]
-    assert filter_comparison.group_names(agents, "env_id") == ["env_id CartPoleEasy"] * 2
+    assert filter_comparison.group_names(agents, "env_id") == ["CartPoleEasy"] * 2
     names = filter_comparison.group_names(agents, "")
     assert names[0].startswith("script impala_popart, ") and names[1].startswith("script pqn_mlp, ")
     assert "seed" not in names[0] and "run_dir" not in names[0]
