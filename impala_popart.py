@@ -636,8 +636,8 @@ class ActorCritic(nn.Module):
             self.remember = Memory(args.memory, input_size, args.hidden_size, window=args.num_steps)
             self.norm = nn.LayerNorm()
         self.policy = nn.Dense(self.num_actions, kernel_init=orthogonal(0.01))
-        # Values begin near 0, so that those of small rewards need not be unlearned first
-        self.value = nn.Dense(len(args.env_ids), kernel_init=orthogonal(0.01))
+        # Values begin at 0, so that the first targets, and PopArt's first statistics, are those of the rewards alone
+        self.value = nn.Dense(len(args.env_ids), kernel_init=nn.initializers.zeros)
         self.popart = self.variable("popart", "statistics", fresh_popart, len(args.env_ids))
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array, prev_reward: jax.Array):
@@ -757,26 +757,32 @@ def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> 
     )
 
 
+def in_new_units(normalized: jax.Array, old: PopArt, new: PopArt) -> jax.Array:
+    """Normalised values [..., N] of the same values under new statistics; unchanged for a task that was absent."""
+    return normalized * (old.scale / new.scale) + (old.mean - new.mean) / new.scale
+
+
 def preserved(head: dict, old: PopArt, new: PopArt) -> dict:
     """The value head, kernel [H, N] and bias [N], rescaled so that all values stay what they were."""
-    ratio = old.scale / new.scale  # exactly 1 for a task that was absent
-    return {"kernel": head["kernel"] * ratio, "bias": head["bias"] * ratio + (old.mean - new.mean) / new.scale}
+    return {"kernel": head["kernel"] * (old.scale / new.scale), "bias": in_new_units(head["bias"], old, new)}
 
 
 def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition", task: jax.Array):
-    """IMPALA's loss, means over [T, B], what is logged of it, and the targets [T, B].
+    """IMPALA's loss, means over [T, B], what is logged of it, and the statistics with this minibatch's targets.
 
-    `output` has one step more than `batch`. Advantages and value errors are in units of the task's scale.
+    `output` has one step more than `batch`; `popart` are the statistics before. Advantages and value errors are in
+    units of each task's scale after.
     """
-    scale = popart.scale[task]  # [B]
     values = jax.lax.stop_gradient(of_task(output.values, task))  # [T + 1, B]
     distribution = distrax.Categorical(logits=output.logits[:-1])
     log_prob = distribution.log_prob(batch.action)
     rho = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
     target, advantage = vtrace(args, rho, batch, values[:-1], values[-1])
+    new = adapted(popart, target, task, args.popart_beta) if args.value_normalization == "popart" else popart
+    scale = new.scale[task]  # [B]
     policy_loss = -(advantage / scale * log_prob).mean()
-    value_error = of_task(output.normalized, task)[:-1] - (target - popart.mean[task]) / scale
-    value_loss = 0.5 * jnp.square(value_error).mean()
+    normalized = of_task(in_new_units(output.normalized, popart, new), task)[:-1]
+    value_loss = 0.5 * jnp.square(normalized - (target - new.mean[task]) / scale).mean()
     entropy = distribution.entropy().mean()
     metrics = {
         "policy_loss": policy_loss,
@@ -785,7 +791,7 @@ def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition",
         "rho": rho.mean(),
         "rho_clipped": (rho > args.rho_clip).mean(),
     }
-    return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, (metrics, target)
+    return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, (metrics, new)
 
 
 def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
@@ -1039,14 +1045,14 @@ def make_train(args: Args):
             batch = jax.tree.map(lambda x: x[:, envs], (inputs, rollout))
             carry = jax.tree.map(lambda x: x[envs], state.actor.carry)
             weights, popart = learner.params["params"], learner.params["popart"]["statistics"]
-            grads, (learned, target) = jax.grad(loss, has_aux=True)(weights, popart, carry, *batch, task[envs])
+            grads, (learned, new) = jax.grad(loss, has_aux=True)(weights, popart, carry, *batch, task[envs])
+            # The rescaled head learns, so by the gradient with respect to it
+            weights = weights | {"value": preserved(weights["value"], popart, new)}
+            grads = grads | {"value": jax.tree.map(lambda x: x * (new.scale / popart.scale), grads["value"])}
             updates, opt_state = optimizer.update(grads, learner.opt_state)
             weights = optax.apply_updates(weights, jax.tree.map(lambda x: -learning_rate * x, updates))
-            if args.value_normalization == "popart":
-                old, popart = popart, adapted(popart, target, task[envs], args.popart_beta)
-                weights = weights | {"value": preserved(weights["value"], old, popart)}
             learned |= {"grad_norm": optax.tree.norm(grads), "gradient_steps": jnp.float32(1)}
-            params = {"params": weights, "popart": {"statistics": popart}}
+            params = {"params": weights, "popart": {"statistics": new}}
             return Learner(params=params, opt_state=opt_state), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)

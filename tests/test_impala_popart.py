@@ -233,19 +233,20 @@ def test_the_loss_equals_a_loop():
     normalized = jnp.asarray(rng.normal(size=(STEPS + 1, ENVS, TASKS)), jnp.float32)
     logits = jnp.asarray(rng.normal(size=(STEPS + 1, ENVS, ACTIONS)), jnp.float32)
     output = impala_popart.Output(logits, normalized, popart.scale * normalized + popart.mean)
-    loss, (metrics, target) = impala_popart.impala_loss(args, output, popart, steps, task)
+    loss, (metrics, new) = impala_popart.impala_loss(args, output, popart, steps, task)
 
     value = impala_popart.of_task(output.values, task)
     log_prob = np.asarray(jax.nn.log_softmax(logits), float)
     taken = np.take_along_axis(log_prob[:-1], np.asarray(steps.action)[..., None], axis=-1)[..., 0]
     rho = np.exp(taken - np.asarray(steps.log_prob, float))
     want_target, advantage = impala_popart.vtrace(args, jnp.asarray(rho, jnp.float32), steps, value[:-1], value[-1])
-    np.testing.assert_allclose(target, want_target, rtol=1e-4, atol=1e-4)
+    assert_equal(new, impala_popart.adapted(popart, want_target, task, 3e-4), atol=1e-4)
+    assert (new.scale != popart.scale).all()
     sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "rho_clipped"), 0.0)
     for t, e in np.ndindex(STEPS, ENVS):
-        scale, mean = float(popart.scale[task[e]]), float(popart.mean[task[e]])
+        scale = float(new.scale[task[e]])
         sums["policy_loss"] -= float(advantage[t, e]) / scale * taken[t, e]
-        sums["value_loss"] += 0.5 * (float(normalized[t, e, task[e]]) - (float(target[t, e]) - mean) / scale) ** 2
+        sums["value_loss"] += 0.5 * (float(value[t, e] - want_target[t, e]) / scale) ** 2
         sums["entropy"] -= (np.exp(log_prob[t, e]) * log_prob[t, e]).sum()
         sums["rho_clipped"] += rho[t, e] > 1
     mean = {name: value / (STEPS * ENVS) for name, value in sums.items()}
@@ -253,6 +254,46 @@ def test_the_loss_equals_a_loop():
         assert float(metrics[name]) == pytest.approx(want, rel=1e-4), name
     total = mean["policy_loss"] - 0.03 * mean["entropy"] + 0.7 * mean["value_loss"]
     assert float(loss) == pytest.approx(total, rel=1e-4)
+
+
+def test_the_gradient_is_that_of_the_rescaled_head():
+    """Statistics move before the gradient step: as if the head had been rescaled and the loss taken anew."""
+    steps, _, _ = random_steps(3)
+    task = jnp.array([0, 0, 1, 1, 2, 2])
+    old = PopArt(jnp.array([0.5, -1.0, 20.0]), jnp.array([0.25, 1.0, 900.0]), jnp.zeros(3, jnp.int32))
+    features = jax.random.normal(jax.random.key(1), (STEPS + 1, ENVS, 5))
+    logits = jax.random.normal(jax.random.key(2), (STEPS + 1, ENVS, ACTIONS))
+    head = {"kernel": jax.random.normal(jax.random.key(0), (5, TASKS)), "bias": jnp.arange(TASKS) / 7}
+
+    def loss(head, popart, normalization):
+        args = small("impala_popart", value_normalization=normalization)
+        normalized = features @ head["kernel"] + head["bias"]
+        output = impala_popart.Output(logits, normalized, popart.scale * normalized + popart.mean)
+        return impala_popart.impala_loss(args, output, popart, steps, task)
+
+    (before, (_, new)), grads = jax.value_and_grad(loss, has_aux=True)(head, old, "popart")
+    rescaled = impala_popart.preserved(head, old, new)
+    (after, _), wanted = jax.value_and_grad(loss, has_aux=True)(rescaled, new, "none")
+    assert float(before) == pytest.approx(float(after), rel=1e-4)
+    grads = jax.tree.map(lambda x: x * new.scale / old.scale, grads)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5), grads, wanted)
+
+
+@pytest.mark.parametrize("scale", [2.0**-10, 2.0**10])
+def test_the_scale_of_the_rewards_makes_no_difference(scale):
+    """From the first gradient step on, while the scale is within its bounds."""
+    plain, scaled = (
+        trained("impala_popart", small("impala_popart", reward_scales=(x,), value_normalization="popart"), 4)
+        for x in (1.0, scale)
+    )
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), plain[0].params["params"], scaled[0].params["params"]
+    )
+    statistics = [state.params["popart"]["statistics"] for state, _ in (plain, scaled)]
+    np.testing.assert_allclose(statistics[1].mean, scale * statistics[0].mean, rtol=1e-4)
+    np.testing.assert_allclose(statistics[1].scale, scale * statistics[0].scale, rtol=1e-4)
+    assert float(scaled[1]["grad_norm"]) == pytest.approx(float(plain[1]["grad_norm"]), rel=1e-4)
+    assert abs(float(statistics[0].scale[0]) - 1) > 0.1
 
 
 # -------------------------------------------------------------------------------------------------------------- tasks
