@@ -312,9 +312,9 @@ def group_names(agents: list[Agent], by: str) -> list[str]:
     lacking = [each for each in about if by and by not in each]
     if lacking:
         raise UserError(f"--by {by}: there are {', '.join(lacking[0])}")
-    common = [name for name in about[0] if name not in UNLIKE and all(name in each for each in about)]
     if by:
         return [said(each[by]) or f"no {by}" for each in about]
+    common = [name for name in about[0] if name not in UNLIKE and all(name in each for each in about)]
     names = [name for name in common if len({each[name] for each in about}) > 1]
     names = [name for name in names if name != "env_id" or "env_ids" not in names]
     told = [", ".join(f"{name} {said(each[name])}" for name in names) for each in about]
