@@ -169,6 +169,11 @@ class Args:
         """Steps of each environment that the buffer holds; no more than there will be."""
         return min(self.buffer_size, self.num_updates * self.update_size) // self.num_envs
 
+    @property
+    def grid(self) -> int:
+        """Steps between points where evaluations and checkpoints fall, so that a stop elsewhere does not move them."""
+        return -(-self.log_every // self.update_size) * self.update_size
+
     def checked(self) -> "Args":
         """These arguments with `total_timesteps` rounded up to whole updates.
 
@@ -1278,16 +1283,14 @@ def main(args: Args) -> Path:
             episodes = waited(evaluate, state.params, keys_at(eval_keys, step), POLICIES[policy])
             records.evaluation(step, policy, episodes, time.perf_counter() - began)
 
-        # evaluations and checkpoints fall on one grid, so that a stop between its points does not move them
-        grid = -(-args.log_every // args.update_size) * args.update_size
         shape = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
         bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
         with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
             if not stop and not records.returns("random")[0].size:
                 record_evaluation("random")
             while step < args.total_timesteps and not stop and not records.reached_target():
-                before = step - step % grid
-                goal = min(before + grid, args.total_timesteps)
+                before = step - step % args.grid
+                goal = min(before + args.grid, args.total_timesteps)
                 updates, done = (goal - step) // args.update_size, (step - first_step) // args.update_size
                 pace = done / train_seconds if done else 0.0
                 state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)

@@ -35,7 +35,7 @@ from scipy.spatial.distance import cdist
 from tqdm import tqdm
 
 SCRIPT = Path(__file__).stem
-MOST_AGENTS = 8  # in the picture of filters
+MOST_TOWERS = 8  # in the picture of filters
 UNLIKE = (  # arguments that make no other group
     *("seed", "num_seeds", "run_dir", "resume", "log_every", "eval_every", "eval_episodes", "checkpoint_every"),
     *("save_every", "capture_video"),
@@ -433,7 +433,7 @@ def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
     groups = list(dict.fromkeys(life[0].group for life in lives))
     places = {id(life): sum(other[0].group == life[0].group for other in lives[:i]) for i, life in enumerate(lives)}
     lives = sorted(lives, key=lambda life: (places[id(life)], groups.index(life[0].group)))  # one of each group first
-    shown = [(life, tower) for life in lives for tower in life[-1].towers][:MOST_AGENTS]
+    shown = [(life, tower) for life in lives for tower in life[-1].towers][:MOST_TOWERS]
     layers = layers_of(shown[0][0][-1].agent.args.encoder)[:1]
     one, name = shown[0][0][-1].of_tower(shown[0][1]), layers[0].name
     columns = min(len(shown), 4)
@@ -494,7 +494,7 @@ def draw_lines(curves: dict[str, dict[str, list[tuple]]], title: str, ylabel: st
             axes.plot(step, mean, color, marker="o", markersize=3, label=label)
             axes.fill_between(step, low, high, color=color, alpha=0.15, linewidth=0)
         axes.set_title(layer, fontsize=9)
-        axes.set(ylim=(0, None), xlabel="environment steps")
+        axes.set(ylim=(0, None), xlabel="environment steps of all tasks")
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.label.set_size(8)

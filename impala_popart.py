@@ -125,9 +125,9 @@ class Args:
     max_grad_norm: float = 0.5
     """gradients are scaled down to this global norm"""
     value_normalization: str = "none"
-    """of value targets and advantages: none, or popart (by each task's mean and deviation)"""
+    """none, or popart: values by the mean and deviation of each task's targets, advantages by the deviation"""
     popart_beta: float = 3e-4
-    """step of the averages that these come from, one for every gradient step; larger ones until they have begun"""
+    """step of the averages that these come from; the n-th gradient step makes one of 1 / n as long as that is larger"""
     memory: str = "none"
     """memory model: none (two hidden layers instead), MinGRU or any of memax (LRU, GRU, FFM, ...)"""
     hidden_size: int = 256
@@ -185,6 +185,11 @@ class Args:
         """Rollouts of the whole training."""
         return -(-self.total_timesteps // self.update_size)
 
+    @property
+    def grid(self) -> int:
+        """Steps between points where evaluations and checkpoints fall, so that a stop elsewhere does not move them."""
+        return -(-self.log_every // self.update_size) * self.update_size
+
     def checked(self) -> "Args":
         """These arguments with `total_timesteps` rounded up to whole updates.
 
@@ -195,8 +200,7 @@ class Args:
         limits = dict.fromkeys([*counts.split(), "eval_episodes"], (1, MAX_INT))
         limits |= {"seed": (0, MAX_INT - self.num_seeds), "eval_every": (0, MAX_INT), "checkpoint_every": (0, MAX_INT)}
         limits |= dict.fromkeys("gamma vtrace_lambda learning_rate popart_beta".split(), (0, 1))
-        limits |= dict.fromkeys("rho_clip c_clip reward_clip".split(), (0, math.inf))
-        limits |= dict.fromkeys("ent_coef vf_coef save_every".split(), (0, MAX_INT))
+        limits |= dict.fromkeys("rho_clip c_clip reward_clip ent_coef vf_coef save_every".split(), (0, MAX_INT))
         limits |= {"max_grad_norm": (1e-6, MAX_INT), "actor_lag": (0, 1000)}
         for name, (low, high) in limits.items():
             value = getattr(self, name)
@@ -214,6 +218,9 @@ class Args:
         if self.save_every and not 0 < self.checkpoint_every <= self.save_every:
             every = f"--save-every {self.save_every} keeps some of the checkpoints"
             raise UserError(f"{every}: use a --checkpoint-every from 1 to {self.save_every}")
+        if self.save_every and self.grid > self.save_every:
+            apart = f"checkpoints are {self.grid} steps apart, as --log-every has it"
+            raise UserError(f"--save-every {self.save_every}: {apart}, use {self.grid} or more")
         choices = {"encoder": ("patch", "paper", "impala"), "precision": ("float32", "bfloat16")}
         choices |= {"memory": ("none", *MEMORIES), "optimizer": ("adam", "rmsprop")}
         choices |= {"value_normalization": ("none", "popart")}
@@ -1219,21 +1226,25 @@ def file_digests(folder: Path) -> dict[str, str]:
 
 @dataclass
 class FirstOfEach(PreservationPolicy):
-    """Keeps the first checkpoint from each multiple of `every` steps on."""
+    """Keeps the first checkpoint from each multiple of `every` steps on, of those on the grid: one that a stop left
+    between its points would take the place of the one that comes after it, which other runs have."""
 
     every: int
+    grid: int
 
     def should_preserve(self, checkpoints, *, context):
-        parts = [checkpoint.step // self.every for checkpoint in checkpoints]  # in the order of their steps
+        steps = [checkpoint.step for checkpoint in checkpoints]  # in their order
+        parts = [0 if step % self.grid else step // self.every for step in steps]
         return [part > 0 and part not in parts[:i] for i, part in enumerate(parts)]
 
 
 def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManager:
     """Keeps the last three checkpoints of a run folder and those of `--save-every`; unless only reading, clears away
     unfinished ones."""
-    save_every = read_args(folder).save_every
+    args = read_args(folder)
+    of_each = [FirstOfEach(args.save_every, args.grid)] if args.save_every else []
     options = ocp.CheckpointManagerOptions(
-        preservation_policy=AnyPreservationPolicy([LatestN(3), *[FirstOfEach(save_every)] * bool(save_every)]),
+        preservation_policy=AnyPreservationPolicy([LatestN(3), *of_each]),
         enable_async_checkpointing=False,
         cleanup_tmp_directories=not reading,
     )
@@ -1642,16 +1653,14 @@ def main(args: Args) -> Path:
             episodes = waited(evaluate, state.params, keys_at(eval_keys, step), POLICIES[policy])
             records.evaluation(step, policy, episodes, time.perf_counter() - began)
 
-        # evaluations and checkpoints fall on one grid, so that a stop between its points does not move them
-        grid = -(-args.log_every // args.update_size) * args.update_size
         shape = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
         bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
         with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
             if not stop and not records.returns("random")[0].size:
                 record_evaluation("random")
             while step < args.total_timesteps and not stop and not records.reached_target():
-                before = step - step % grid
-                goal = min(before + grid, args.total_timesteps)
+                before = step - step % args.grid
+                goal = min(before + args.grid, args.total_timesteps)
                 updates, done = (goal - step) // args.update_size, (step - first_step) // args.update_size
                 pace = done / train_seconds if done else 0.0
                 state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)

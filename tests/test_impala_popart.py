@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import rlax
 from rlax._src import pop_art as rlax_pop_art
-from scripts import fresh_params, programs, small, trained
+from scripts import arcade, fresh_params, programs, small, trained
 from small import assert_equal
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from untrained_agents import STEP, untrained
@@ -20,6 +20,7 @@ import saliency
 from impala_popart import PopArt, Transition
 
 STEPS, ENVS, TASKS, ACTIONS = 12, 6, 3, 4
+NO_CLIP = float(impala_popart.MAX_INT)
 
 
 def random_steps(seed=0, **changes):
@@ -63,7 +64,7 @@ def test_vtrace_equals_rlax_episode_by_episode(rho_clip, lamb):
             np.testing.assert_allclose(advantage[a:b, env], want.pg_advantage, atol=1e-5)
 
 
-@pytest.mark.parametrize("c_clip", [0.5, 1.0, np.inf])
+@pytest.mark.parametrize("c_clip", [0.5, 1.0, NO_CLIP])
 def test_vtrace_equals_a_loop_for_any_clip(c_clip):
     """Espeholt et al. 2018, equation 1, term by term."""
     args = small("impala_popart", gamma=0.95, rho_clip=1.3, c_clip=c_clip, vtrace_lambda=0.8)
@@ -84,7 +85,7 @@ def test_vtrace_equals_a_loop_for_any_clip(c_clip):
 
 
 def test_on_policy_without_clips_the_targets_are_n_step_returns():
-    args = small("impala_popart", gamma=0.9, rho_clip=np.inf, c_clip=np.inf, vtrace_lambda=1.0)
+    args = small("impala_popart", gamma=0.9, rho_clip=NO_CLIP, c_clip=NO_CLIP, vtrace_lambda=1.0)
     steps, _, last_value = random_steps(2)
     target, advantage = impala_popart.vtrace(args, jnp.ones((STEPS, ENVS)), steps, steps.value, last_value)
     want = np.zeros((STEPS, ENVS))
@@ -125,6 +126,53 @@ def test_the_player_lags_behind():
         state, _ = train_chunk(state, jnp.int32(1))
     assert not np.array_equal(seen[2], seen[3])
     np.testing.assert_array_equal(state.past["params"]["policy"]["bias"], jnp.stack(seen[2:]))
+
+
+@pytest.mark.parametrize("memory", ["none", "MinGRU"])
+def test_the_oldest_parameters_play_and_the_newest_value_what_was_final(memory):
+    args = small("impala_popart", actor_lag=2, memory=memory, env_params=("max_steps_in_episode=7",))
+    state, _ = trained("impala_popart", args, 3)
+    heads = state.past["params"] | {"policy": {"bias": jnp.array([[0.0, 9.0], [9.0, 0.0]])}}  # right, then left
+    heads["policy"]["kernel"] = state.past["params"]["policy"]["kernel"]
+    state = state.replace(past=state.past | {"params": heads})
+    after, _ = programs("impala_popart", dataclasses.replace(args, seed=0))[1](state, jnp.int32(1))
+    network, _, act = impala_popart.make_actor(args)
+    act = jax.jit(act)
+    oldest, newer = (jax.tree.map(lambda x, i=i: x[i], state.past) for i in range(2))
+
+    def play(player):
+        actor, steps = state.actor.replace(key=jax.random.clone(state.actor.key)), []
+        for _ in range(args.num_steps):
+            actor, transition, infos = act(player, actor, impala_popart.SAMPLE, state.params)
+            steps.append((actor, transition, infos))
+        return steps
+
+    played = play(oldest)
+    assert_equal(played[-1][0], after.actor, atol=1e-5)
+    assert not np.allclose(play(newer)[-1][0].obs, after.actor.obs, atol=1e-5)
+    actor, transition, infos = played[3]  # the 28th step
+    assert transition.truncated.all()
+    met = infos["final_observation"][None], transition.action[None], jnp.zeros((1, args.num_envs), bool)
+    assert (transition.action == 1).all()
+    valued = [impala_popart.forward(network, params, actor.carry, *met)[1] for params in (state.params, oldest)]
+    np.testing.assert_allclose(transition.final_value, valued[0].values[0, :, 0], atol=1e-5)
+    assert np.abs(transition.final_value - valued[1].values[0, :, 0]).min() > 1e-4
+
+
+def test_rmsprop():
+    """Decay 0.99, a start corrected like Adam's, epsilon beside the root."""
+    args = small("impala_popart", optimizer="rmsprop", update_epochs=1, num_minibatches=1, max_grad_norm=1e6)
+    state = [trained("impala_popart", args, updates)[0] for updates in range(3)]
+    moments = [jax.tree.leaves(x.opt_state[1].nu) for x in state[1:]]
+    weights = [jax.tree.leaves(x.params["params"]) for x in state]
+    first = [np.sqrt(nu / 0.01) for nu in moments[0]]
+    second = [np.sqrt(np.maximum(nu - 0.99 * old, 0) / 0.01) for old, nu in zip(*moments, strict=True)]
+    for i, (gradients, correction) in enumerate(((first, 0.01), (second, 1 - 0.99**2))):
+        rate = float(impala_popart.learning_rate_at(args, jnp.int32(i)))
+        for before, after, nu, size in zip(weights[i], weights[i + 1], moments[i], gradients, strict=True):
+            want = rate * size / (np.sqrt(nu / correction) + 1e-5)
+            np.testing.assert_allclose(np.abs(after - before), want, rtol=1e-2, atol=1e-6)
+    assert max(np.abs(x).max() for x in first) > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- PopArt
@@ -281,7 +329,7 @@ def test_the_gradient_is_that_of_the_rescaled_head():
 
 @pytest.mark.parametrize("scale", [2.0**-10, 2.0**10])
 def test_the_scale_of_the_rewards_makes_no_difference(scale):
-    """From the first gradient step on, while the scale is within its bounds."""
+    """From the first gradient step on, while the scale is within its bounds and the network reads no rewards."""
     plain, scaled = (
         trained("impala_popart", small("impala_popart", reward_scales=(x,), value_normalization="popart"), 4)
         for x in (1.0, scale)
@@ -367,6 +415,21 @@ def test_the_residual_network_reads_the_last_reward_and_action():
     assert say(1.0, ~start) == say(0.0, ~start)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("memory, precision", [("none", "bfloat16"), ("MinGRU", "float32")])
+def test_one_update_with_the_residual_network(memory, precision):
+    changes = {"num_envs": 2, "num_steps": 2, "num_minibatches": 1, "update_epochs": 1}
+    args = arcade("impala_popart", encoder="impala", memory=memory, precision=precision, **changes)
+    init, train_chunk = programs("impala_popart", args)
+    program = train_chunk.lower(jax.eval_shape(init, jax.random.key(0)), jnp.int32(1)).as_text()
+    assert "stablehlo.dot_general" in program and "stablehlo.convolution" not in program
+    before, (after, metrics) = (trained("impala_popart", args, updates) for updates in (0, 1))
+    assert float(metrics["grad_norm"]) > 0
+    moved = jax.tree.map(lambda x, y: bool((x != y).any()), before[0].params["params"], after.params["params"])
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(after.params))
+    assert all(jax.tree.leaves(moved["encode"]))
+
+
 def test_the_residual_network_lowered_for_a_cpu_equals_the_convolutions(monkeypatch):
     encoder = impala_popart.ResidualEncoder(jnp.float32)
     obs = jax.random.randint(jax.random.key(0), (2, 128, 128, 3), 0, 256).astype(jnp.uint8)
@@ -432,10 +495,10 @@ def test_values_of_several_tasks_have_to_be_chosen_from():
 
 
 def test_checkpoints_are_kept_from_each_multiple_on(tmp_path):
-    """Steps that do not fall on the multiples, and the last three in any case."""
-    args = small("impala_popart", run_dir=str(tmp_path), checkpoint_every=40, save_every=100)
+    """Steps that do not fall on multiples, but none that a stop left off the grid, and the last three in any case."""
+    args = small("impala_popart", run_dir=str(tmp_path), log_every=32, checkpoint_every=40, save_every=100)
     run = impala_popart.make_run_folder(args)
-    for step in (64, 96, 160, 192, 256, 288, 384, 416, 448, 480):
+    for step in (64, 96, 144, 160, 192, 200, 256, 288, 384, 416, 448, 480):
         impala_popart.save_checkpoint(run, step, {"params": jnp.ones(2)})
     kept = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
     assert kept == [160, 256, 384, 416, 448, 480]
@@ -490,6 +553,41 @@ def test_the_program_of_several_tasks_trains_and_reports(tmp_path):
     assert (run / "curve.png").stat().st_size > 1000
 
 
+def test_returns_of_tasks_are_normalized_between_random_and_best(tmp_path):
+    args = small("impala_popart", num_seeds=2, run_dir=str(tmp_path), **TWO | {"env_params": ()})
+    rng = np.random.default_rng(0)
+    random, greedy = rng.uniform(-0.9, 0.9, (2, 2, args.eval_episodes * 2))  # of each seed, task after task
+
+    def curve(args):
+        records = impala_popart.Records(impala_popart.make_run_folder(args), args)
+        for step, policy, returns in ((0, "random", random), (64, "greedy", greedy)):
+            episodes = impala_popart.Evaluation((), returns, np.ones_like(returns), np.ones_like(returns, bool))
+            records.evaluation(step, policy, episodes, 1.0)
+        records.close()
+        return records.folder
+
+    def points(folder):
+        events = EventAccumulator(str(folder)).Reload()
+        tag = "eval/normalized_return"
+        return [point.value for point in events.Scalars(tag)] if tag in events.Tags()["scalars"] else []
+
+    folder = curve(args)
+    low, high = (x.reshape(2, 2, -1).mean(axis=2) for x in (random, greedy))
+    each = ((high - low) / (1 - low)).mean(axis=1)
+    np.testing.assert_allclose([points(folder / f"seed_{i}") for i in (0, 1)], each[:, None], rtol=1e-6)
+    np.testing.assert_allclose(points(folder), [each.mean()], rtol=1e-6)
+    # what can be reached may be another with other parameters
+    assert not points(curve(dataclasses.replace(args, env_params=("max_steps_in_episode=5",))))
+
+
+def test_each_task_is_filmed(tmp_path):
+    args = small("impala_popart", **TWO)
+    _, params = fresh_params("impala_popart", args)
+    impala_popart.record_episode(args, params, jax.random.key(1), tmp_path / "episode.gif")
+    names = [f"episode_{task}.gif" for task in ("CartPoleEasy", "NavigatorEasy")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
 REFUSED = {
     "no_such_id": ({"env_ids": ("CartPoleEasy", "Tetriss")}, "--env-ids 'Tetriss' is unknown: did you mean Tetris"),
     "no_id": ({"env_ids": ()}, "--env-ids: name at least one"),
@@ -505,6 +603,8 @@ REFUSED = {
     "late": ({"actor_lag": 8}, "--actor-lag 8: there are 8 updates, use less"),
     "infinite": ({"ent_coef": np.inf}, "--ent-coef inf: use a number from 0 to"),
     "clip": ({"rho_clip": -1.0}, "--rho-clip -1.0: use 0 or more"),
+    "no_clip": ({"c_clip": np.inf}, "--c-clip inf: use a number from 0 to"),
+    "grid": ({"save_every": 60, "checkpoint_every": 32}, "--save-every 60: checkpoints are 64 steps apart"),
 }
 
 
