@@ -53,6 +53,20 @@ def trained(name, args, updates):
     return train_chunk(init(script(name).make_keys(args)[0]), jnp.int32(updates))
 
 
+def learned_return(name, args, seeds=3):
+    """The greedy return that the middle one of several seeds has learned: rounding differs by machine, and so do seeds.
+
+    Only the mean over 64 episodes of each seed is looked at.
+    """
+    args, module = dataclasses.replace(args, num_seeds=seeds, eval_episodes=64).checked(), script(name)
+    init, train_chunk = programs(name, args)
+    train_keys, eval_keys = module.make_keys(args)
+    state, _ = train_chunk(init(train_keys), jnp.int32(args.num_updates))
+    evaluate = jax.jit(module.over_seeds(module.make_evaluate(args), args, (0, 0, None)))
+    returns = evaluate(state.params, eval_keys, module.POLICIES["greedy"]).returns  # [seeds, episodes]
+    return float(jnp.median(returns.mean(axis=-1)))
+
+
 def fresh_params(name, args):
     """The network and its parameters; values of impala_popart.py, which begin at 0, are those of a random layer."""
     module = script(name)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scripts import fresh_params, programs, small, trained
+from scripts import fresh_params, learned_return, small, trained
 from small import assert_equal
 
 import ppo_continuous_action as script
@@ -133,8 +133,4 @@ def test_normalisation_can_be_left_out():
 def test_pendulum_is_learned():
     """Random play gets about -1200 in 200 steps."""
     args = small(NAME, num_envs=16, num_steps=128, num_minibatches=16, update_epochs=10, gamma=0.9, learning_rate=1e-3)
-    args = dataclasses.replace(args, total_timesteps=300_000, hidden_size=64, eval_episodes=64).checked()
-    init, train_chunk = programs(NAME, args)
-    state, _ = train_chunk(init(jax.random.key(0)), jnp.int32(args.num_updates))
-    evaluation = jax.jit(script.make_evaluate(args))(state.params, jax.random.key(5), script.GREEDY)
-    assert float(evaluation.returns.mean()) > -400
+    assert learned_return(NAME, dataclasses.replace(args, total_timesteps=300_000, hidden_size=64), seeds=5) > -400

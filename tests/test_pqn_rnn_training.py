@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnax.environments import spaces
+from scripts import learned_return
 from small import ARCADE, SMALL, assert_equal, small, trained
 
 import pqn_rnn
@@ -150,10 +151,8 @@ def test_bfloat16_keeps_parameters_in_float32():
 def test_a_memory_learns_what_no_memory_can():
     """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""
     args = Args(env_id="MemoryChain-bsuite", env_params=("memory_length=10",), prev_action=False, hidden_size=32)
-    args = dataclasses.replace(args, total_timesteps=100_000, num_envs=16, num_minibatches=4, eval_episodes=64)
-    means = {}
-    for memory in ("MinGRU", "MLP"):
-        state, _ = trained(dataclasses.replace(args, memory=memory).checked(), args.num_updates)
-        evaluate = jax.jit(pqn_rnn.make_evaluate(dataclasses.replace(args, memory=memory).checked()))
-        means[memory] = float(evaluate(state.params, jax.random.key(5), 0.0).returns.mean())
+    args = dataclasses.replace(args, total_timesteps=100_000, num_envs=16, num_minibatches=4)
+    means = {
+        memory: learned_return("pqn_rnn", dataclasses.replace(args, memory=memory)) for memory in ("MinGRU", "MLP")
+    }
     assert means["MinGRU"] > 0.95 and means["MLP"] < 0.5

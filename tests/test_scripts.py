@@ -20,7 +20,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnax.environments import spaces
-from scripts import ALL, OFF_POLICY, ON_POLICY, PIXEL, arcade, fresh_params, programs, script, small, trained
+from scripts import (
+    ALL,
+    OFF_POLICY,
+    ON_POLICY,
+    PIXEL,
+    arcade,
+    fresh_params,
+    learned_return,
+    programs,
+    script,
+    small,
+    trained,
+)
 from small import assert_equal
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_pqn_rnn_training import jaxprs
@@ -412,13 +424,6 @@ def test_capture_video(name, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
-
-
-def learned_return(name, args):
-    module = script(name)
-    state, _ = trained(name, args, args.num_updates)
-    evaluate = jax.jit(module.make_evaluate(dataclasses.replace(args, eval_episodes=64)))
-    return float(evaluate(state.params, jax.random.key(5), module.POLICIES["greedy"]).returns.mean())
 
 
 @pytest.mark.optimized
