@@ -15,6 +15,7 @@ import contextlib
 import csv
 import dataclasses
 import difflib
+import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -42,6 +43,9 @@ import orbax.checkpoint as ocp
 import tyro
 from flax import struct
 from gymnax.environments import spaces
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.summary_v2 import text_pb
@@ -49,6 +53,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 import popgym_arcade
+from popgym_arcade import hosts
 
 SCRIPT = Path(__file__).stem
 MAX_INT = 2**31 - 1
@@ -63,6 +68,20 @@ MIN_PRIORITY = 1e-6  # of a step without an error, so that it can be sampled aga
 
 class UserError(Exception):
     """Something the user can put right: shown as one line, exit code 2."""
+
+    exit_code = 2
+
+
+class Diverged(UserError):
+    """A metric that is no finite number any more."""
+
+    exit_code = 3
+
+
+class CannotWrite(UserError):
+    """A disk that is full or gone, or a folder that may not be written to."""
+
+    exit_code = 4
 
 
 @dataclass(frozen=True)
@@ -125,6 +144,20 @@ class Args:
     """reader of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     precision: str = "float32"
     """matrix products in float32 or bfloat16; parameters stay in float32"""
+    num_devices: int = 0
+    """devices that share the environments, or the seeds if these divide evenly; 0: all there are"""
+    distributed: bool = False
+    """train on several hosts together, found by the cluster's variables (SLURM) or by the next three flags"""
+    coordinator_address: str = ""
+    """HOST:PORT of process 0, any port that is free there"""
+    num_processes: int | None = None
+    """processes that train together"""
+    process_id: int | None = None
+    """number of this process, from 0"""
+    deterministic: bool = False
+    """bit-equal repetition also on GPUs, at some cost of speed (CPUs repeat bit for bit anyway)"""
+    compile_cache: str = ""
+    """folder that keeps compiled programs, so that the next run of the same sizes need not compile"""
     exp_name: str = SCRIPT
     """name of the experiment in the run folder's name"""
     run_dir: str = "runs"
@@ -143,6 +176,8 @@ class Args:
     """leave a GIF of one greedy episode in the run folder (popgym_arcade ids only)"""
     resume: str = ""
     """run folder to continue from its last checkpoint"""
+    from_run: str = ""
+    """run folder whose arguments are this new run's, but those given beside"""
 
     @property
     def num_steps(self) -> int:
@@ -192,6 +227,7 @@ class Args:
             if not low <= value <= high:
                 allowed = f"{low} or more" if value < low and high == MAX_INT else f"a number from {low} to {high}"
                 raise UserError(f"{flag(name)} {value}: use {allowed}")
+        check_devices(self, group=1)
         envs, frequency = self.num_envs, self.train_frequency
         if envs % frequency and frequency % envs:
             below = frequency // envs * envs
@@ -227,6 +263,49 @@ class Args:
             what = f"--hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
             raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
         return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size)
+
+
+NOWHERE = {"coordinator_address": "", "num_processes": None, "process_id": None}
+
+
+def set_up(args: Args) -> None:
+    """What has to be done before JAX is used: finds the other hosts, sets what the compiler is to do."""
+    where = {name: getattr(args, name) for name in NOWHERE}
+    given = [name for name in where if where[name] != NOWHERE[name]]
+    if given and not (args.distributed and len(given) == 3):
+        raise UserError(f"{flag(given[0])}: give --distributed and {', '.join(map(flag, where))} together")
+    host, _, port = args.coordinator_address.rpartition(":")
+    if given and not (host and port.isdigit()):
+        raise UserError(f"--coordinator-address {args.coordinator_address}: write HOST:PORT")
+    if given and not 0 <= args.process_id < args.num_processes:
+        raise UserError(f"--process-id {args.process_id}: use a number from 0 to {args.num_processes - 1}")
+    if args.compile_cache:
+        jax.config.update("jax_compilation_cache_dir", args.compile_cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    if args.deterministic:
+        flags = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+    if args.distributed:
+        try:
+            hosts.join(**where)
+        except (ValueError, RuntimeError) as error:
+            raise UserError(f"--distributed: {str(error).splitlines()[0]}") from None
+
+
+def check_devices(args: Args, group: int) -> None:
+    """Refuses, by a UserError, devices that are not there, or that cannot share groups of so many environments."""
+    there, count = jax.device_count(), args.num_devices or jax.device_count()
+    if not 0 <= args.num_devices <= there:
+        raise UserError(f"--num-devices {args.num_devices}: use a number from 1 to {there}, or 0 for all")
+    groups = args.num_envs // group
+    if groups % count and args.num_seeds % count:
+        multiple = group * count
+        below, above = args.num_envs // multiple * multiple, -(-args.num_envs // multiple) * multiple
+        envs = f"{below} or {above}" if below else above
+        raise UserError(
+            f"{count} devices cannot share --num-envs {args.num_envs} in groups of {group}: use --num-envs {envs}, "
+            f"or --num-devices {nearest_divisors(groups, count)}, or a multiple of {count} as --num-seeds"
+        )
 
 
 def nearest_divisors(number: int, wanted: int) -> str:
@@ -429,6 +508,67 @@ def init_params(network: QNetwork, observation_space, key: jax.Array):
     """Fresh parameters, float32."""
     obs = jnp.zeros((1, 1, *observation_space.shape), observation_space.dtype)
     return network.init(key, obs)
+
+
+# ----------------------------------------------------------------------------------------------------------- devices
+
+
+OF_ENVS = ("actor.", "replay.experience.", "reward_sum")  # of a TrainState: leaves with an axis of environments
+
+
+def device_mesh(args: Args) -> Mesh:
+    """The devices of a run in a row, whose axis has the name of what they share: "seeds" or "envs"."""
+    count = args.num_devices or jax.device_count()
+    shared = "seeds" if args.num_seeds > 1 and args.num_seeds % count == 0 else "envs"
+    return jax.make_mesh((count,), (shared,), (AxisType.Auto,), devices=jax.devices()[:count])
+
+
+def on_host(tree):
+    """`tree`, which may lie on several hosts, as host arrays on each of them."""
+    return multihost_utils.process_allgather(tree, tiled=True) if jax.process_count() > 1 else jax.device_get(tree)
+
+
+def everywhere(args: Args, key: jax.Array) -> jax.Array:
+    """A random key, or several, on every device of the run."""
+    data = np.asarray(jax.random.key_data(key))
+    return jax.random.wrap_key_data(jax.device_put(data, NamedSharding(device_mesh(args), P())))
+
+
+def shardings(args: Args, state: "TrainState"):
+    """Where the leaves of a TrainState are to lie: divided by seeds or environments, or the same on every device."""
+    mesh = device_mesh(args)
+    seeds = () if args.num_seeds == 1 else (None,)  # a leading axis that the devices do not share
+
+    def one(path, x) -> NamedSharding:
+        if mesh.axis_names == ("seeds",):
+            return NamedSharding(mesh, P("seeds"))
+        of_envs = leaf_name(path).startswith(OF_ENVS) and x.ndim > len(seeds)
+        return NamedSharding(mesh, P(*seeds, "envs") if of_envs else P())
+
+    return jax.tree_util.tree_map_with_path(one, state)
+
+
+def spread(args: Args, tree):
+    """`tree` with the first axis of its leaves divided over the devices, if it can be."""
+    mesh = device_mesh(args)
+    divide = lambda x: x.ndim and x.shape[0] % mesh.size == 0  # noqa: E731
+    if mesh.size == 1 or mesh.axis_names == ("seeds",):
+        return tree
+    sharding = NamedSharding(mesh, P("envs"))
+    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, sharding) if divide(x) else x, tree)
+
+
+def by_device(args: Args, function, num_envs: int):
+    """`function(params, *of_envs)`, in which every device looks at its own environments, [num_envs, ...] in `of_envs`.
+
+    So what depends on whether any of them does something takes no word from the other devices.
+    """
+    mesh = device_mesh(args)
+    if mesh.size == 1 or mesh.axis_names == ("seeds",) or num_envs % mesh.size:
+        return function
+    own = lambda params, of_envs: function(params, *of_envs)  # noqa: E731
+    mapped = jax.shard_map(own, mesh=mesh, in_specs=(P(), P("envs")), out_specs=P("envs"), check_vma=False)
+    return lambda params, *of_envs: mapped(params, of_envs)
 
 
 # --------------------------------------------------------------------------------------------------------- algorithm
@@ -685,7 +825,7 @@ def make_train(args: Args):
     def learn(update, index, learner: Learner) -> Learner:
         """One gradient step on B steps from the buffer."""
         key, sample_key = jax.random.split(learner.key)
-        sample = buffer.sample(learner.replay, sample_key)
+        sample = spread(args, buffer.sample(learner.replay, sample_key))
         batch = jax.tree.map(lambda x: x[:, 0], sample.experience)  # [B, ...]
         obs, next_obs = observe(batch.seen), observe(batch.next_seen)
         next_q, target_next_q = (
@@ -788,7 +928,7 @@ def make_evaluate(args: Args):
         )
 
     def evaluate(params, key: jax.Array, policy) -> Evaluation:
-        actor = begin(key, args.eval_episodes)
+        actor = spread(args, begin(key, args.eval_episodes))
         over = jnp.zeros(actor.episode_return.shape, bool)
         nothing = Evaluation(actor, actor.episode_return, actor.episode_length, over)
         return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, policy), nothing)
@@ -797,8 +937,17 @@ def make_evaluate(args: Args):
 
 
 def over_seeds(function, args: Args, in_axes=0):
-    """`function` mapped over a leading seed axis; a single seed has none, so that its program is the plain one."""
-    return jax.vmap(function, in_axes=in_axes, axis_name="seed") if args.num_seeds > 1 else function
+    """`function` mapped over a leading seed axis, each device having its own seeds where it can be.
+
+    A single seed has no such axis, so that its program is the plain one.
+    """
+    if args.num_seeds == 1:
+        return function
+    mapped, mesh = jax.vmap(function, in_axes=in_axes, axis_name="seed"), device_mesh(args)
+    if mesh.size == 1 or mesh.axis_names == ("envs",):
+        return mapped
+    specs = jax.tree.map(lambda axis: P() if axis is None else P("seeds"), in_axes, is_leaf=lambda axis: axis is None)
+    return jax.shard_map(mapped, mesh=mesh, in_specs=specs, out_specs=P("seeds"), check_vma=False)
 
 
 def seed_by_seed(init, args: Args):
@@ -817,14 +966,11 @@ EVAL_COLUMNS = (
     *("global_step", "seed", "env_id", "partial_obs", "policy", "episodes"),
     *("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds"),
 )
-MAY_DIFFER = (
-    "log_every",
-    "eval_every",
-    "checkpoint_every",
-    "save_buffer",
-    "capture_video",
-    "run_dir",
-    "resume",
+MAY_DIFFER = (  # on resuming
+    *("log_every", "eval_every", "checkpoint_every", "save_buffer", "capture_video"),
+    *("run_dir", "resume", "from_run"),
+    *("num_devices", "distributed", "coordinator_address", "num_processes", "process_id"),
+    *("deterministic", "compile_cache"),
 )  # on resuming
 
 
@@ -885,11 +1031,11 @@ def read_args(folder: str | Path) -> Args:
     return Args(**saved)
 
 
-def named_arrays(state: TrainState) -> dict[str, np.ndarray]:
-    """The state as flat, named host arrays: keys as their data, no arrays of size zero (orbax refuses them)."""
+def named_arrays(state: TrainState) -> dict[str, Any]:
+    """The state as flat, named arrays: keys as their data, no arrays of size zero (orbax refuses them)."""
     plain = jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state)
-    named = jax.tree_util.tree_flatten_with_path(jax.device_get(plain))[0]
-    return {leaf_name(path): leaf for path, leaf in named if leaf.size}
+    plain = plain if jax.process_count() > 1 else jax.device_get(plain)  # of several hosts, each writes its own part
+    return {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(plain)[0] if leaf.size}
 
 
 def without_replay(args: Args, state: TrainState) -> TrainState:
@@ -909,17 +1055,19 @@ def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManag
         max_to_keep=3, enable_async_checkpointing=False, cleanup_tmp_directories=not reading
     )
     folder = Path(folder).resolve() / "checkpoints"
-    return ocp.CheckpointManager(folder, options=options, item_handlers=ocp.StandardCheckpointHandler())
+    return ocp.CheckpointManager(folder, options=options, item_handlers=ocp.PyTreeCheckpointHandler())
 
 
 def save_checkpoint(folder: Path, step: int, state: TrainState) -> None:
     """Writes `checkpoints/{step}/`; it counts from the moment its digests are there, which come last."""
     with checkpoint_manager(folder, reading=False) as manager:
-        manager.save(step, args=ocp.args.StandardSave(named_arrays(state)), force=True)
+        manager.save(step, args=ocp.args.PyTreeSave(named_arrays(state)), force=True)
     checkpoint = folder / "checkpoints" / str(step)
     draft = checkpoint / "sha256.tmp"
-    draft.write_text(json.dumps(file_digests(checkpoint)))
-    draft.rename(checkpoint / "sha256.json")
+    hosts.wait_for_all("the checkpoint is written")
+    if jax.process_index() == 0:
+        draft.write_text(json.dumps(file_digests(checkpoint)))
+        draft.rename(checkpoint / "sha256.json")
 
 
 def is_sound(checkpoint: Path) -> bool:
@@ -951,25 +1099,26 @@ def abstract_state(args: Args) -> TrainState:
 def restored(folder: str | Path, step: int, template: Any) -> Any:
     """What a checkpoint has in the place of `template`'s leaves. Raises UserError that names the first misfit."""
     with checkpoint_manager(folder, reading=True) as manager:
-        arrays = manager.restore(step, args=ocp.args.StandardRestore())
+        plain = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in manager.item_metadata(step).tree}
+        arrays = manager.restore(step, args=ocp.args.PyTreeRestore(restore_args=plain))
     named = {leaf_name(path): like for path, like in jax.tree_util.tree_flatten_with_path(template)[0]}
     parts = {name.partition(".")[0] for name in named}
     strange = [name for name in arrays if name.partition(".")[0] in parts and name not in named]
 
     def find(path, like):
         if not math.prod(like.shape) and not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-            return jnp.zeros(like.shape, like.dtype)
+            return jax.device_put(np.zeros(like.shape, like.dtype), like.sharding)
         name = leaf_name(path)
         array = arrays.get(name)
         is_key = array is not None and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
-        array = jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
+        array = jax.random.wrap_key_data(jax.device_put(array, like.sharding)) if is_key else array
         if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
             has = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
             raise UserError(
                 f"{folder} does not fit this {SCRIPT}.py, use the one that made it: "
                 f"{name} is {has} there, here {like.dtype}{list(like.shape)}"
             )
-        return jnp.asarray(array)
+        return jax.device_put(array, like.sharding)
 
     found = jax.tree_util.tree_map_with_path(find, template)
     if strange:
@@ -983,15 +1132,18 @@ def restore_checkpoint(folder: str | Path, args: Args) -> tuple[int, TrainState]
     The replay buffer is empty where the checkpoint has none, and a line says so.
     """
     step = find_checkpoint(folder)
-    template = abstract_state(args)
+    state = abstract_state(args)
+    like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)  # noqa: E731
+    template = jax.tree.map(like, state, shardings(args, state))
     with checkpoint_manager(folder, reading=True) as manager:
-        if any(name.startswith("replay.") for name in manager.item_metadata(step)):
+        if any(name.startswith("replay.") for name in manager.item_metadata(step).tree):
             return step, restored(folder, step, template)
     again = step + args.learning_starts
     then = f"at step {again}" if again < args.total_timesteps else "no more, --learning-starts is more than is left"
     say(f"{folder} was saved without --save-buffer: the replay buffer starts empty, and learning goes on {then}")
     init, _ = make_train(args)
-    empty = jax.jit(seed_by_seed(lambda key: init(key).replay, args))(make_keys(args)[0])
+    empty = jax.jit(seed_by_seed(lambda key: init(key).replay, args), out_shardings=shardings(args, state).replay)
+    empty = empty(everywhere(args, make_keys(args)[0]))
     return step, restored(folder, step, template.replace(replay=None)).replace(replay=empty)
 
 
@@ -1000,7 +1152,7 @@ def load_run(folder: str | Path, step: int | None = None) -> tuple[Args, Any]:
 
     With several seeds the parameters have a leading seed axis. Raises UserError where no run is, or one that misfits.
     """
-    args = read_args(folder).checked()
+    args = dataclasses.replace(read_args(folder), num_devices=1).checked()  # those of the training may not be here
     step = find_checkpoint(folder, step)
     return args, restored(folder, step, {"params": abstract_state(args).params})["params"]
 
@@ -1012,17 +1164,21 @@ def make_keys(args: Args) -> tuple[jax.Array, jax.Array]:
         train_key, eval_key = jax.random.split(jax.random.key(seed))
         return train_key, eval_key
 
-    return over_seeds(both, args)(args.seed + jnp.arange(args.num_seeds) if args.num_seeds > 1 else args.seed)
+    return jax.vmap(both)(args.seed + jnp.arange(args.num_seeds)) if args.num_seeds > 1 else both(args.seed)
 
 
 class Records:
-    """TensorBoard events and `eval.csv` of a run folder; a run that goes on from `step` loses what came after it."""
+    """TensorBoard events and `eval.csv` of a run folder; a run that goes on from `step` loses what came after it.
+
+    Of several processes only the first writes.
+    """
 
     def __init__(self, folder: Path, args: Args, step: int | None = None):
         self.folder, self.args = folder, args
         seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
         # the first is of the mean over the seeds; unlike other writers, TensorBoard's own has a flush that waits
-        self.writers = [EventFileWriter(str(path)) for path in (folder, *(folder / f"seed_{seed}" for seed in seeds))]
+        paths = (folder, *(folder / f"seed_{seed}" for seed in seeds)) if jax.process_index() == 0 else ()
+        self.writers = [EventFileWriter(str(path)) for path in paths]
         for writer in self.writers if step is not None else ():
             writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
         path = folder / "eval.csv"
@@ -1031,6 +1187,8 @@ class Records:
         self.write_evaluations()
 
     def write_evaluations(self) -> None:
+        if not self.writers:
+            return
         draft = self.folder / "eval.csv.tmp"
         with draft.open("w", newline="") as file:
             table = csv.DictWriter(file, EVAL_COLUMNS)
@@ -1039,7 +1197,8 @@ class Records:
         draft.rename(self.folder / "eval.csv")
 
     def text(self, tag: str, markdown: str) -> None:
-        self.writers[0].add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
+        for writer in self.writers[:1]:
+            writer.add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
 
     def scalar(self, tag: str, values, step: int) -> float:
         """A point of every seed and of their mean, which is returned; a NaN is no point."""
@@ -1090,9 +1249,10 @@ class Records:
 
 
 def say(line: str) -> None:
-    """Prints a line, above the progress bar if there is one."""
-    tqdm.write(line)
-    sys.stdout.flush()
+    """Prints a line, above the progress bar if there is one; of several processes only the first does."""
+    if jax.process_index() == 0:
+        tqdm.write(line)
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -1113,6 +1273,24 @@ def stop_signals():
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def heard(stop: list[int]) -> int:
+    """The signal that came to this process or to another, 0 if none did."""
+    return hosts.agreed(stop[0] if stop else 0)
+
+
+@contextlib.contextmanager
+def writing(folder: str | Path):
+    """Within it an error of the disk ends the run in one line; what had been saved before stays."""
+    known = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT)
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:  # tensorstore has the latter two for its own
+        reasons = [os.strerror(number) for number in known if os.strerror(number) in str(error)]
+        if not reasons:
+            raise
+        raise CannotWrite(f"{folder}: {reasons[0]}; put that right, then go on from its last checkpoint") from None
 
 
 def waited(function, *args):
@@ -1175,15 +1353,18 @@ def record_episode(args: Args, params, key: jax.Array, path: Path) -> None:
 
 
 def parse_args(argv: list[str]) -> Args:
-    """Checked arguments of a command line; `--resume RUN` starts from that run's own.
+    """Checked arguments of a command line; `--resume RUN` and `--from-run RUN` start from that run's own.
 
     Raises:
         UserError: see `Args.checked`; also when an argument differs from the run that is to be resumed.
     """
     args = saved = tyro.cli(Args, args=argv, description=__doc__)
-    if args.resume:
-        saved = read_args(args.resume)
+    if args.resume and args.from_run:
+        raise UserError("--resume goes on with a run, --from-run begins a new one: give one of them")
+    if args.resume or args.from_run:
+        saved = dataclasses.replace(read_args(args.resume or args.from_run), distributed=False, **NOWHERE)
         args = tyro.cli(Args, args=argv, default=saved)
+    set_up(args)
     args = args.checked()
     fields = [field.name for field in dataclasses.fields(Args) if field.name not in MAY_DIFFER]
     differing = [name for name in fields if getattr(args, name) != getattr(saved, name)]
@@ -1206,15 +1387,29 @@ def run_updates(
     `pace` is the updates a second so far; 0 if none is known.
     """
     totals, seconds, done = None, 0.0, 0
-    while done < updates and (totals is None or not stop):
+    while done < updates and (totals is None or not heard(stop)):
         pace = done / seconds if done else pace
-        some = min(updates - done, max(1, int(5 * pace)))
+        some = hosts.agreed(min(updates - done, max(1, int(5 * pace))))
         began = time.perf_counter()
-        state, metrics = waited(train_chunk, state, jnp.int32(some))
+        state, metrics = waited(train_chunk, state, np.int32(some))
         seconds += time.perf_counter() - began
-        totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
+        metrics = jax.device_get(metrics)
+        totals = metrics if totals is None else jax.tree.map(np.add, totals, metrics)
         done += some
     return state, totals, seconds
+
+
+def check_finite(args: Args, sums: dict, step: int) -> None:
+    """Raises Diverged, with the first of the metrics that is no finite number."""
+    for name, value in sums.items():
+        bad = ~np.isfinite(value)
+        if bad.any():
+            count = bad.reshape(args.num_seeds, -1).any(axis=1).sum()
+            seeds = f" in {count} of the seeds" if args.num_seeds > 1 else ""
+            raise Diverged(
+                f"{name} became {value[bad][0]}{seeds} before step {step}: "
+                "lower --learning-rate or --max-grad-norm; the checkpoints of before are kept"
+            )
 
 
 def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm) -> None:
@@ -1240,14 +1435,17 @@ def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm
 def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
     """A new run folder, or the one to go on with: its records, global step and state."""
     check_memory(args)
+    first = jax.process_index() == 0
     if not args.resume:
         init, _ = make_train(args)
-        records = Records(make_run_folder(args), args)
+        records = Records(Path(hosts.first_says(str(make_run_folder(args)) if first else "")), args)
         table = "".join(f"|{name}|{value}|\n" for name, value in dataclasses.asdict(args).items())
         records.text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
-        return records, 0, waited(jax.jit(seed_by_seed(init, args)), train_keys)
+        init = jax.jit(seed_by_seed(init, args), out_shardings=shardings(args, abstract_state(args)))
+        return records, 0, waited(init, train_keys)
     step, state = restore_checkpoint(args.resume, args)
-    for checkpoint in Path(args.resume, "checkpoints").glob("*"):
+    hosts.wait_for_all("the checkpoint is read")
+    for checkpoint in Path(args.resume, "checkpoints").glob("*") if first else ():
         if checkpoint.name.isdigit() and int(checkpoint.name) > step:  # damaged: out of the way, but kept
             checkpoint.rename(checkpoint.with_name(f"damaged-{checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
     return Records(Path(args.resume), args, step), step, state
@@ -1255,40 +1453,47 @@ def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainSta
 
 def compile_programs(args: Args, state: TrainState, eval_keys: jax.Array):
     """The compiled train_chunk(state, num_updates), which takes its state over, and evaluate(params, keys, policy)."""
-    train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
-    evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
-    train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
-    return train_chunk, evaluate.lower(state.params, eval_keys, POLICIES["greedy"]).compile()
+    everywhere = NamedSharding(device_mesh(args), P())
+    train_chunk = over_seeds(make_train(args)[1], args, (0, None))
+    train_chunk = jax.jit(train_chunk, donate_argnums=0, out_shardings=(shardings(args, state), everywhere))
+    evaluate = over_seeds(make_evaluate(args), args, (0, 0, None))
+    episodes = lambda *args: evaluate(*args).replace(actor=None)  # noqa: E731
+    episodes = jax.jit(episodes, out_shardings=everywhere)
+    train_chunk = train_chunk.lower(state, np.int32(1)).compile()
+    return train_chunk, episodes.lower(state.params, eval_keys, POLICIES["greedy"]).compile()
 
 
 def main(args: Args) -> Path:
     """Trains, or goes on training, and returns the run folder.
 
     Raises:
+        UserError: when the training cannot go on: Diverged, CannotWrite.
         SystemExit: with 128 + its number when a signal ended the training; a checkpoint is saved before.
     """
-    with stop_signals() as stop:
+    with stop_signals() as stop, writing(args.resume or args.run_dir):
         train_keys, eval_keys = make_keys(args)
-        records, step, state = begin_run(args, train_keys)
+        records, step, state = begin_run(args, everywhere(args, train_keys))
         first_step, saved_at, train_seconds = step, step if args.resume else None, 0.0
+        hosts.note(f"to go on: start all of them with --resume {records.folder}")
         say(f"{records.folder}: step {step} of {args.total_timesteps}; compiling ...")
         began = time.perf_counter()
-        train_chunk, evaluate = waited(compile_programs, args, state, eval_keys)
+        train_chunk, evaluate = waited(compile_programs, args, state, everywhere(args, eval_keys))
         compile_seconds = time.perf_counter() - began
         records.scalar("charts/compile_seconds", compile_seconds, step)
-        keys_at = over_seeds(jax.random.fold_in, args, (0, None))  # an evaluation's key depends on its step alone
+        fold = jax.vmap(jax.random.fold_in, (0, None)) if args.num_seeds > 1 else jax.random.fold_in
 
         def record_evaluation(policy: str) -> None:
             began = time.perf_counter()
-            episodes = waited(evaluate, state.params, keys_at(eval_keys, step), POLICIES[policy])
+            keys = everywhere(args, fold(eval_keys, step))  # an evaluation's key depends on its step alone
+            episodes = waited(evaluate, state.params, keys, POLICIES[policy])
             records.evaluation(step, policy, episodes, time.perf_counter() - began)
 
         shape = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
         bar = {"total": args.total_timesteps, "initial": step, "bar_format": shape, "unit_scale": True}
-        with contextlib.closing(records), tqdm(**bar, disable=None) as bar:
-            if not stop and not records.returns("random")[0].size:
+        with contextlib.closing(records), tqdm(**bar, disable=None if records.writers else True) as bar:
+            if not heard(stop) and not records.returns("random")[0].size:
                 record_evaluation("random")
-            while step < args.total_timesteps and not stop and not records.reached_target():
+            while step < args.total_timesteps and not heard(stop) and not records.reached_target():
                 before = step - step % args.grid
                 goal = min(before + args.grid, args.total_timesteps)
                 updates, done = (goal - step) // args.update_size, (step - first_step) // args.update_size
@@ -1296,6 +1501,7 @@ def main(args: Args) -> Path:
                 state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)
                 step += int(sums["updates"].max()) * args.update_size
                 train_seconds += seconds
+                check_finite(args, sums, step)
                 log_point(records, sums, step, seconds, bar)
                 if step == goal and is_due(args.eval_every, before, step):
                     record_evaluation("greedy")
@@ -1303,19 +1509,23 @@ def main(args: Args) -> Path:
                 if step == goal and is_due(args.checkpoint_every, before, step):
                     save_checkpoint(records.folder, step, without_replay(args, state))
                     saved_at = step
-            if not stop and step not in records.returns("greedy")[0]:
+            if not heard(stop) and step not in records.returns("greedy")[0]:
                 record_evaluation("greedy")
         if saved_at != step:
             save_checkpoint(records.folder, step, without_replay(args, state))
-        if not stop:
+        stopped = heard(stop)
+        if not stopped and records.writers:
             draw_curve(records)
-        if not stop and args.capture_video:
-            waited(record_episode, args, state.params, keys_at(eval_keys, step + 1), records.folder / "episode.gif")
+        if not stopped and args.capture_video:
+            params = on_host(state.params)
+            if records.writers:
+                waited(record_episode, args, params, fold(eval_keys, step + 1), records.folder / "episode.gif")
+        hosts.leave()
         python = os.path.relpath(sys.executable)
-        if stop:
+        if stopped:
             go_on = f"{python} {os.path.relpath(__file__)} --resume {records.folder}"
             say(f"stopped at step {step}, saved in {records.folder}; to go on: {go_on}")
-            sys.exit(128 + stop[0])
+            sys.exit(128 + stopped)
     speed = (step - first_step) * args.num_seeds / (train_seconds or math.inf)
     greedy, random = records.returns("greedy")[1][-1].mean(), records.returns("random")[1].mean()
     say(
@@ -1332,4 +1542,7 @@ if __name__ == "__main__":
         main(parse_args(sys.argv[1:]))
     except UserError as error:
         print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        if isinstance(error, CannotWrite):  # which only the process that writes has met
+            hosts.abandon(error.exit_code)
+        hosts.leave()
+        sys.exit(error.exit_code)

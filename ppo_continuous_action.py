@@ -13,6 +13,7 @@ import contextlib
 import csv
 import dataclasses
 import difflib
+import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -40,11 +41,16 @@ import orbax.checkpoint as ocp
 import tyro
 from flax import struct
 from gymnax.environments import spaces
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
+
+from popgym_arcade import hosts
 
 SCRIPT = Path(__file__).stem
 MAX_INT = 2**31 - 1
@@ -58,6 +64,20 @@ WAITER = ThreadPoolExecutor(1)
 
 class UserError(Exception):
     """Something the user can put right: shown as one line, exit code 2."""
+
+    exit_code = 2
+
+
+class Diverged(UserError):
+    """A metric that is no finite number any more."""
+
+    exit_code = 3
+
+
+class CannotWrite(UserError):
+    """A disk that is full or gone, or a folder that may not be written to."""
+
+    exit_code = 4
 
 
 @dataclass(frozen=True)
@@ -110,6 +130,20 @@ class Args:
     """width of the two hidden layers"""
     precision: str = "float32"
     """matrix products in float32 or bfloat16; parameters and the last layer stay in float32"""
+    num_devices: int = 0
+    """devices that share the environments, or the seeds if these divide evenly; 0: all there are"""
+    distributed: bool = False
+    """train on several hosts together, found by the cluster's variables (SLURM) or by the next three flags"""
+    coordinator_address: str = ""
+    """HOST:PORT of process 0, any port that is free there"""
+    num_processes: int | None = None
+    """processes that train together"""
+    process_id: int | None = None
+    """number of this process, from 0"""
+    deterministic: bool = False
+    """bit-equal repetition also on GPUs, at some cost of speed (CPUs repeat bit for bit anyway)"""
+    compile_cache: str = ""
+    """folder that keeps compiled programs, so that the next run of the same sizes need not compile"""
     exp_name: str = SCRIPT
     """name of the experiment in the run folder's name"""
     run_dir: str = "runs"
@@ -126,6 +160,8 @@ class Args:
     """steps between two checkpoints; 0: only at the end"""
     resume: str = ""
     """run folder to continue from its last checkpoint"""
+    from_run: str = ""
+    """run folder whose arguments are this new run's, but those given beside"""
 
     @property
     def update_size(self) -> int:
@@ -164,6 +200,7 @@ class Args:
         if self.update_size % self.num_minibatches:
             both = f"--num-minibatches {self.num_minibatches} does not divide NUM_ENVS * NUM_STEPS = {self.update_size}"
             raise UserError(f"{both}: use {nearest_divisors(self.update_size, self.num_minibatches)}")
+        check_devices(self, group=self.num_minibatches // math.gcd(self.num_minibatches, self.num_steps))
         if self.norm_adv and self.update_size == self.num_minibatches:
             raise UserError(
                 "--norm-adv turns an advantage alone into zero: lower --num-minibatches or use --no-norm-adv"
@@ -185,6 +222,49 @@ class Args:
             what = f"--hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
             raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
         return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size)
+
+
+NOWHERE = {"coordinator_address": "", "num_processes": None, "process_id": None}
+
+
+def set_up(args: Args) -> None:
+    """What has to be done before JAX is used: finds the other hosts, sets what the compiler is to do."""
+    where = {name: getattr(args, name) for name in NOWHERE}
+    given = [name for name in where if where[name] != NOWHERE[name]]
+    if given and not (args.distributed and len(given) == 3):
+        raise UserError(f"{flag(given[0])}: give --distributed and {', '.join(map(flag, where))} together")
+    host, _, port = args.coordinator_address.rpartition(":")
+    if given and not (host and port.isdigit()):
+        raise UserError(f"--coordinator-address {args.coordinator_address}: write HOST:PORT")
+    if given and not 0 <= args.process_id < args.num_processes:
+        raise UserError(f"--process-id {args.process_id}: use a number from 0 to {args.num_processes - 1}")
+    if args.compile_cache:
+        jax.config.update("jax_compilation_cache_dir", args.compile_cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    if args.deterministic:
+        flags = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+    if args.distributed:
+        try:
+            hosts.join(**where)
+        except (ValueError, RuntimeError) as error:
+            raise UserError(f"--distributed: {str(error).splitlines()[0]}") from None
+
+
+def check_devices(args: Args, group: int) -> None:
+    """Refuses, by a UserError, devices that are not there, or that cannot share groups of so many environments."""
+    there, count = jax.device_count(), args.num_devices or jax.device_count()
+    if not 0 <= args.num_devices <= there:
+        raise UserError(f"--num-devices {args.num_devices}: use a number from 1 to {there}, or 0 for all")
+    groups = args.num_envs // group
+    if groups % count and args.num_seeds % count:
+        multiple = group * count
+        below, above = args.num_envs // multiple * multiple, -(-args.num_envs // multiple) * multiple
+        envs = f"{below} or {above}" if below else above
+        raise UserError(
+            f"{count} devices cannot share --num-envs {args.num_envs} in groups of {group}: use --num-envs {envs}, "
+            f"or --num-devices {nearest_divisors(groups, count)}, or a multiple of {count} as --num-seeds"
+        )
 
 
 def nearest_divisors(number: int, wanted: int) -> str:
@@ -331,7 +411,113 @@ def init_params(network: ActorCritic, observation_space, key: jax.Array):
     return network.init(key, obs)
 
 
+# ----------------------------------------------------------------------------------------------------------- devices
+
+
+OF_ENVS = ("actor.", "replay.experience.", "reward_sum")  # of a TrainState: leaves with an axis of environments
+
+
+def device_mesh(args: Args) -> Mesh:
+    """The devices of a run in a row, whose axis has the name of what they share: "seeds" or "envs"."""
+    count = args.num_devices or jax.device_count()
+    shared = "seeds" if args.num_seeds > 1 and args.num_seeds % count == 0 else "envs"
+    return jax.make_mesh((count,), (shared,), (AxisType.Auto,), devices=jax.devices()[:count])
+
+
+def on_host(tree):
+    """`tree`, which may lie on several hosts, as host arrays on each of them."""
+    return multihost_utils.process_allgather(tree, tiled=True) if jax.process_count() > 1 else jax.device_get(tree)
+
+
+def everywhere(args: Args, key: jax.Array) -> jax.Array:
+    """A random key, or several, on every device of the run."""
+    data = np.asarray(jax.random.key_data(key))
+    return jax.random.wrap_key_data(jax.device_put(data, NamedSharding(device_mesh(args), P())))
+
+
+def shardings(args: Args, state: "TrainState"):
+    """Where the leaves of a TrainState are to lie: divided by seeds or environments, or the same on every device."""
+    mesh = device_mesh(args)
+    seeds = () if args.num_seeds == 1 else (None,)  # a leading axis that the devices do not share
+
+    def one(path, x) -> NamedSharding:
+        if mesh.axis_names == ("seeds",):
+            return NamedSharding(mesh, P("seeds"))
+        of_envs = leaf_name(path).startswith(OF_ENVS) and x.ndim > len(seeds)
+        return NamedSharding(mesh, P(*seeds, "envs") if of_envs else P())
+
+    return jax.tree_util.tree_map_with_path(one, state)
+
+
+def spread(args: Args, tree):
+    """`tree` with the first axis of its leaves divided over the devices, if it can be."""
+    mesh = device_mesh(args)
+    divide = lambda x: x.ndim and x.shape[0] % mesh.size == 0  # noqa: E731
+    if mesh.size == 1 or mesh.axis_names == ("seeds",):
+        return tree
+    sharding = NamedSharding(mesh, P("envs"))
+    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, sharding) if divide(x) else x, tree)
+
+
+def by_device(args: Args, function, num_envs: int):
+    """`function(params, *of_envs)`, in which every device looks at its own environments, [num_envs, ...] in `of_envs`.
+
+    So what depends on whether any of them does something takes no word from the other devices.
+    """
+    mesh = device_mesh(args)
+    if mesh.size == 1 or mesh.axis_names == ("seeds",) or num_envs % mesh.size:
+        return function
+    own = lambda params, of_envs: function(params, *of_envs)  # noqa: E731
+    mapped = jax.shard_map(own, mesh=mesh, in_specs=(P(), P("envs")), out_specs=P("envs"), check_vma=False)
+    return lambda params, *of_envs: mapped(params, of_envs)
+
+
+def pick_steps(args: Args, tree, steps: jax.Array, envs: jax.Array):
+    """`x[steps, envs]` of each leaf x[T, E, ...]: numbers [..., B], along the last axis in the order of devices.
+
+    Every device has the environments that it looks for: nothing travels.
+    """
+    mesh = device_mesh(args)
+    alone = mesh.size == 1 or mesh.axis_names == ("seeds",)
+
+    def own(tree, steps, envs):
+        first = 0 if alone else jax.lax.axis_index("envs") * (args.num_envs // mesh.size)
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[steps * x.shape[1] + envs - first], tree)
+
+    index = P(*[None] * (steps.ndim - 1), "envs")
+    specs = P(None, "envs"), index, index
+    find = own if alone else jax.shard_map(own, mesh=mesh, in_specs=specs, out_specs=index)
+    return find(tree, steps, envs)
+
+
 # --------------------------------------------------------------------------------------------------------- algorithm
+
+
+def shuffled(key: jax.Array, envs: int, steps: int, minibatches: int) -> tuple[jax.Array, jax.Array]:
+    """Each step of each environment once, in random minibatches: steps and environments, [minibatches, B] int32.
+
+    A minibatch has as many of each group of neighbouring environments, groups as small as can be: so devices that hold
+    groups have equal shares of it, however many devices there are.
+    """
+    group = minibatches // math.gcd(minibatches, steps)
+    first = group * jnp.arange(envs // group)[:, None]
+    order = random_order(key, envs // group, group * steps).reshape(envs // group, minibatches, -1).swapaxes(0, 1)
+    return (order % steps).reshape(minibatches, -1), (first + order // steps).reshape(minibatches, -1)
+
+
+def random_order(key: jax.Array, rows: int, length: int) -> jax.Array:
+    """[rows, length] int32: the numbers 0 ... length - 1 in an own random order in each row.
+
+    `jax.random.permutation` sorts pairs, which XLA's CPU backend does four to nine times slower than plain numbers.
+    Here the high bits of each number are random, the low ones say which it is; with 16 random bits or more, ties are
+    rare.
+    """
+    bits = (length - 1).bit_length()
+    if bits > 16:
+        numbers = jnp.broadcast_to(jnp.arange(length), (rows, length))
+        return jax.random.permutation(key, numbers, axis=1, independent=True)
+    marked = jax.random.bits(key, (rows, length)) >> bits << bits | jnp.arange(length, dtype=jnp.uint32)
+    return (jnp.sort(marked, axis=1) & ((1 << bits) - 1)).astype(jnp.int32)
 
 
 def policy_of(output: Output):
@@ -409,20 +595,6 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
 def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
     """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; nan for a constant target."""
     return jnp.where(target.var() > 0, 1 - (target - value).var() / target.var(), jnp.nan)
-
-
-def random_order(key: jax.Array, length: int) -> jax.Array:
-    """The numbers 0 ... length - 1 in random order, int32.
-
-    `jax.random.permutation` sorts pairs, which XLA's CPU backend does four to nine times slower than plain numbers.
-    Here the high bits of each number are random, the low ones say which it is; with 16 random bits or more, ties are
-    rare.
-    """
-    bits = (length - 1).bit_length()
-    if bits > 16:
-        return jax.random.permutation(key, length)
-    marked = jax.random.bits(key, (length,)) >> bits << bits | jnp.arange(length, dtype=jnp.uint32)
-    return (jnp.sort(marked) & ((1 << bits) - 1)).astype(jnp.int32)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
@@ -531,7 +703,7 @@ def make_actor(args: Args):
             reward=reward.astype(jnp.float32),
             terminated=terminated,
             truncated=truncated,
-            final_value=final_values(params, info, truncated),
+            final_value=by_device(args, final_values, len(action))(params, info, truncated),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )
@@ -580,7 +752,7 @@ def make_train(args: Args):
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         _, output = forward(network, state.params, (), actor.obs[None])
         reward_sum, sums = discounted_sums(rollout, state.reward_sum, args.gamma)
-        reward_moments = state.reward_moments.updated(sums.reshape(-1))
+        reward_moments = state.reward_moments.updated(sums.T.reshape(-1))  # E first, which devices share
         if args.norm_reward:
             scaled = jnp.clip(rollout.reward / jnp.sqrt(reward_moments.var + 1e-8), -10, 10)
             rollout = rollout.replace(reward=scaled)
@@ -588,13 +760,12 @@ def make_train(args: Args):
         advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # one for all gradient steps of the rollout
-        obs = rollout.obs.reshape(-1, *rollout.obs.shape[2:])  # [T * E, ...]
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rollout.replace(obs=None), advantage, target))
+        rest = rollout.replace(obs=None), advantage, target
 
-        def minibatch(learner: Learner, shuffled):
+        def minibatch(learner: Learner, picked):
             """One gradient step on B steps of the rollout."""
-            steps, (batch, *estimates) = jax.tree.map(lambda x: x[None], shuffled)  # [1, B]
-            batch = batch.replace(obs=obs[steps])
+            steps, envs, (batch, *estimates) = jax.tree.map(lambda x: x[None], picked)  # [1, B]
+            batch = batch.replace(obs=pick_steps(args, rollout.obs, steps, envs))
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(
                 learner.params, state.params["moments"], batch, *estimates
             )
@@ -604,10 +775,9 @@ def make_train(args: Args):
             return learner.replace(params=params, opt_state=opt_state), learned
 
         def epoch(learner: Learner, order):
-            """A pass in order[minibatches, B]; nothing is learned once the policy has moved too far."""
+            """A pass in an order, steps and environments [minibatches, B]; no effect once the policy moved too far."""
             # observations are fetched minibatch by minibatch: a shuffled copy of all would double the memory
-            shuffled = order, jax.tree.map(lambda x: x[order], flat)
-            after, learned = jax.lax.scan(minibatch, learner, shuffled)
+            after, learned = jax.lax.scan(minibatch, learner, (*order, pick_steps(args, rest, *order)))
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is None:
                 return after, learned
@@ -617,8 +787,8 @@ def make_train(args: Args):
             return after.replace(stopped=learner.stopped | moved), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [random_order(epoch_key, args.update_size) for epoch_key in epoch_keys]
-        orders = jnp.stack(orders).reshape(args.update_epochs, args.num_minibatches, -1)
+        orders = [shuffled(epoch_key, args.num_envs, args.num_steps, args.num_minibatches) for epoch_key in epoch_keys]
+        orders = tuple(jnp.stack(numbers) for numbers in zip(*orders, strict=True))  # [epochs, minibatches, B]
         learner = Learner(params=state.params["params"], opt_state=state.opt_state, stopped=jnp.bool_(False))
         learner, learned = jax.lax.scan(epoch, learner, orders)
         done = rollout.terminated | rollout.truncated
@@ -632,7 +802,7 @@ def make_train(args: Args):
             "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
         }
         # the new moments count from the next rollout on: the old policy's probabilities are those of the old ones
-        obs = rollout.obs.reshape(args.update_size, -1).astype(jnp.float32)
+        obs = rollout.obs.swapaxes(0, 1).reshape(args.update_size, -1).astype(jnp.float32)
         moments = {"obs": state.params["moments"]["obs"].updated(obs)}
         state = TrainState(
             params={"params": learner.params, "moments": moments},
@@ -684,7 +854,7 @@ def make_evaluate(args: Args):
         )
 
     def evaluate(params, key: jax.Array, policy) -> Evaluation:
-        actor = begin(key, args.eval_episodes)
+        actor = spread(args, begin(key, args.eval_episodes))
         over = jnp.zeros(actor.episode_return.shape, bool)
         nothing = Evaluation(actor, actor.episode_return, actor.episode_length, over)
         return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, policy), nothing)
@@ -693,8 +863,17 @@ def make_evaluate(args: Args):
 
 
 def over_seeds(function, args: Args, in_axes=0):
-    """`function` mapped over a leading seed axis; a single seed has none, so that its program is the plain one."""
-    return jax.vmap(function, in_axes=in_axes, axis_name="seed") if args.num_seeds > 1 else function
+    """`function` mapped over a leading seed axis, each device having its own seeds where it can be.
+
+    A single seed has no such axis, so that its program is the plain one.
+    """
+    if args.num_seeds == 1:
+        return function
+    mapped, mesh = jax.vmap(function, in_axes=in_axes, axis_name="seed"), device_mesh(args)
+    if mesh.size == 1 or mesh.axis_names == ("envs",):
+        return mapped
+    specs = jax.tree.map(lambda axis: P() if axis is None else P("seeds"), in_axes, is_leaf=lambda axis: axis is None)
+    return jax.shard_map(mapped, mesh=mesh, in_specs=specs, out_specs=P("seeds"), check_vma=False)
 
 
 def seed_by_seed(init, args: Args):
@@ -714,7 +893,11 @@ EVAL_COLUMNS = (
     *("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds"),
 )
 LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "grad_norm")
-MAY_DIFFER = ("log_every", "eval_every", "checkpoint_every", "capture_video", "run_dir", "resume")  # on resuming
+MAY_DIFFER = (  # on resuming
+    *("log_every", "eval_every", "checkpoint_every", "capture_video", "run_dir", "resume", "from_run"),
+    *("num_devices", "distributed", "coordinator_address", "num_processes", "process_id"),
+    *("deterministic", "compile_cache"),
+)
 
 
 PACKAGES = "jax jaxlib flax gymnax distrax optax orbax-checkpoint numpy tyro tensorboard"
@@ -773,11 +956,11 @@ def read_args(folder: str | Path) -> Args:
     return Args(**saved)
 
 
-def named_arrays(state: TrainState) -> dict[str, np.ndarray]:
-    """The state as flat, named host arrays: keys as their data, no arrays of size zero (orbax refuses them)."""
+def named_arrays(state: TrainState) -> dict[str, Any]:
+    """The state as flat, named arrays: keys as their data, no arrays of size zero (orbax refuses them)."""
     plain = jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state)
-    named = jax.tree_util.tree_flatten_with_path(jax.device_get(plain))[0]
-    return {leaf_name(path): leaf for path, leaf in named if leaf.size}
+    plain = plain if jax.process_count() > 1 else jax.device_get(plain)  # of several hosts, each writes its own part
+    return {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(plain)[0] if leaf.size}
 
 
 def file_digests(folder: Path) -> dict[str, str]:
@@ -792,17 +975,19 @@ def checkpoint_manager(folder: str | Path, reading: bool) -> ocp.CheckpointManag
         max_to_keep=3, enable_async_checkpointing=False, cleanup_tmp_directories=not reading
     )
     folder = Path(folder).resolve() / "checkpoints"
-    return ocp.CheckpointManager(folder, options=options, item_handlers=ocp.StandardCheckpointHandler())
+    return ocp.CheckpointManager(folder, options=options, item_handlers=ocp.PyTreeCheckpointHandler())
 
 
 def save_checkpoint(folder: Path, step: int, state: TrainState) -> None:
     """Writes `checkpoints/{step}/`; it counts from the moment its digests are there, which come last."""
     with checkpoint_manager(folder, reading=False) as manager:
-        manager.save(step, args=ocp.args.StandardSave(named_arrays(state)), force=True)
+        manager.save(step, args=ocp.args.PyTreeSave(named_arrays(state)), force=True)
     checkpoint = folder / "checkpoints" / str(step)
     draft = checkpoint / "sha256.tmp"
-    draft.write_text(json.dumps(file_digests(checkpoint)))
-    draft.rename(checkpoint / "sha256.json")
+    hosts.wait_for_all("the checkpoint is written")
+    if jax.process_index() == 0:
+        draft.write_text(json.dumps(file_digests(checkpoint)))
+        draft.rename(checkpoint / "sha256.json")
 
 
 def is_sound(checkpoint: Path) -> bool:
@@ -834,25 +1019,26 @@ def abstract_state(args: Args) -> TrainState:
 def restored(folder: str | Path, step: int, template: Any) -> Any:
     """What a checkpoint has in the place of `template`'s leaves. Raises UserError that names the first misfit."""
     with checkpoint_manager(folder, reading=True) as manager:
-        arrays = manager.restore(step, args=ocp.args.StandardRestore())
+        plain = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in manager.item_metadata(step).tree}
+        arrays = manager.restore(step, args=ocp.args.PyTreeRestore(restore_args=plain))
     named = {leaf_name(path): like for path, like in jax.tree_util.tree_flatten_with_path(template)[0]}
     parts = {name.partition(".")[0] for name in named}
     strange = [name for name in arrays if name.partition(".")[0] in parts and name not in named]
 
     def find(path, like):
         if not math.prod(like.shape) and not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-            return jnp.zeros(like.shape, like.dtype)
+            return jax.device_put(np.zeros(like.shape, like.dtype), like.sharding)
         name = leaf_name(path)
         array = arrays.get(name)
         is_key = array is not None and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
-        array = jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
+        array = jax.random.wrap_key_data(jax.device_put(array, like.sharding)) if is_key else array
         if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
             has = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
             raise UserError(
                 f"{folder} does not fit this {SCRIPT}.py, use the one that made it: "
                 f"{name} is {has} there, here {like.dtype}{list(like.shape)}"
             )
-        return jnp.asarray(array)
+        return jax.device_put(array, like.sharding)
 
     found = jax.tree_util.tree_map_with_path(find, template)
     if strange:
@@ -862,8 +1048,9 @@ def restored(folder: str | Path, step: int, template: Any) -> Any:
 
 def restore_checkpoint(folder: str | Path, args: Args) -> tuple[int, TrainState]:
     """The last sound checkpoint of a run: its step and its state. Raises UserError without one that fits."""
-    step = find_checkpoint(folder)
-    return step, restored(folder, step, abstract_state(args))
+    step, state = find_checkpoint(folder), abstract_state(args)
+    like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)  # noqa: E731
+    return step, restored(folder, step, jax.tree.map(like, state, shardings(args, state)))
 
 
 def load_run(folder: str | Path, step: int | None = None) -> tuple[Args, Any]:
@@ -871,7 +1058,7 @@ def load_run(folder: str | Path, step: int | None = None) -> tuple[Args, Any]:
 
     With several seeds the parameters have a leading seed axis. Raises UserError where no run is, or one that misfits.
     """
-    args = read_args(folder).checked()
+    args = dataclasses.replace(read_args(folder), num_devices=1).checked()  # those of the training may not be here
     step = find_checkpoint(folder, step)
     return args, restored(folder, step, {"params": abstract_state(args).params})["params"]
 
@@ -883,17 +1070,21 @@ def make_keys(args: Args) -> tuple[jax.Array, jax.Array]:
         train_key, eval_key = jax.random.split(jax.random.key(seed))
         return train_key, eval_key
 
-    return over_seeds(both, args)(args.seed + jnp.arange(args.num_seeds) if args.num_seeds > 1 else args.seed)
+    return jax.vmap(both)(args.seed + jnp.arange(args.num_seeds)) if args.num_seeds > 1 else both(args.seed)
 
 
 class Records:
-    """TensorBoard events and `eval.csv` of a run folder; a run that goes on from `step` loses what came after it."""
+    """TensorBoard events and `eval.csv` of a run folder; a run that goes on from `step` loses what came after it.
+
+    Of several processes only the first writes.
+    """
 
     def __init__(self, folder: Path, args: Args, step: int | None = None):
         self.folder, self.args = folder, args
         seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
         # the first is of the mean over the seeds; unlike other writers, TensorBoard's own has a flush that waits
-        self.writers = [EventFileWriter(str(path)) for path in (folder, *(folder / f"seed_{seed}" for seed in seeds))]
+        paths = (folder, *(folder / f"seed_{seed}" for seed in seeds)) if jax.process_index() == 0 else ()
+        self.writers = [EventFileWriter(str(path)) for path in paths]
         for writer in self.writers if step is not None else ():
             writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
         path = folder / "eval.csv"
@@ -902,6 +1093,8 @@ class Records:
         self.write_evaluations()
 
     def write_evaluations(self) -> None:
+        if not self.writers:
+            return
         draft = self.folder / "eval.csv.tmp"
         with draft.open("w", newline="") as file:
             table = csv.DictWriter(file, EVAL_COLUMNS)
@@ -910,7 +1103,8 @@ class Records:
         draft.rename(self.folder / "eval.csv")
 
     def text(self, tag: str, markdown: str) -> None:
-        self.writers[0].add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
+        for writer in self.writers[:1]:
+            writer.add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
 
     def scalar(self, tag: str, values, step: int) -> float:
         """A point of every seed and of their mean, which is returned; a NaN is no point."""
@@ -961,9 +1155,10 @@ class Records:
 
 
 def say(line: str) -> None:
-    """Prints a line, above the progress bar if there is one."""
-    tqdm.write(line)
-    sys.stdout.flush()
+    """Prints a line, above the progress bar if there is one; of several processes only the first does."""
+    if jax.process_index() == 0:
+        tqdm.write(line)
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -984,6 +1179,24 @@ def stop_signals():
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def heard(stop: list[int]) -> int:
+    """The signal that came to this process or to another, 0 if none did."""
+    return hosts.agreed(stop[0] if stop else 0)
+
+
+@contextlib.contextmanager
+def writing(folder: str | Path):
+    """Within it an error of the disk ends the run in one line; what had been saved before stays."""
+    known = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT)
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:  # tensorstore has the latter two for its own
+        reasons = [os.strerror(number) for number in known if os.strerror(number) in str(error)]
+        if not reasons:
+            raise
+        raise CannotWrite(f"{folder}: {reasons[0]}; put that right, then go on from its last checkpoint") from None
 
 
 def waited(function, *args):
@@ -1016,15 +1229,18 @@ def draw_curve(records: Records) -> None:
 
 
 def parse_args(argv: list[str]) -> Args:
-    """Checked arguments of a command line; `--resume RUN` starts from that run's own.
+    """Checked arguments of a command line; `--resume RUN` and `--from-run RUN` start from that run's own.
 
     Raises:
         UserError: see `Args.checked`; also when an argument differs from the run that is to be resumed.
     """
     args = saved = tyro.cli(Args, args=argv, description=__doc__)
-    if args.resume:
-        saved = read_args(args.resume)
+    if args.resume and args.from_run:
+        raise UserError("--resume goes on with a run, --from-run begins a new one: give one of them")
+    if args.resume or args.from_run:
+        saved = dataclasses.replace(read_args(args.resume or args.from_run), distributed=False, **NOWHERE)
         args = tyro.cli(Args, args=argv, default=saved)
+    set_up(args)
     args = args.checked()
     fields = [field.name for field in dataclasses.fields(Args) if field.name not in MAY_DIFFER]
     differing = [name for name in fields if getattr(args, name) != getattr(saved, name)]
@@ -1047,15 +1263,29 @@ def run_updates(
     `pace` is the updates a second so far; 0 if none is known.
     """
     totals, seconds, done = None, 0.0, 0
-    while done < updates and (totals is None or not stop):
+    while done < updates and (totals is None or not heard(stop)):
         pace = done / seconds if done else pace
-        some = min(updates - done, max(1, int(5 * pace)))
+        some = hosts.agreed(min(updates - done, max(1, int(5 * pace))))
         began = time.perf_counter()
-        state, metrics = waited(train_chunk, state, jnp.int32(some))
+        state, metrics = waited(train_chunk, state, np.int32(some))
         seconds += time.perf_counter() - began
-        totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
+        metrics = jax.device_get(metrics)
+        totals = metrics if totals is None else jax.tree.map(np.add, totals, metrics)
         done += some
     return state, totals, seconds
+
+
+def check_finite(args: Args, sums: dict, step: int) -> None:
+    """Raises Diverged, with the first of the metrics that is no finite number."""
+    for name, value in sums.items():
+        bad = ~np.isfinite(value)
+        if bad.any():
+            count = bad.reshape(args.num_seeds, -1).any(axis=1).sum()
+            seeds = f" in {count} of the seeds" if args.num_seeds > 1 else ""
+            raise Diverged(
+                f"{name} became {value[bad][0]}{seeds} before step {step}: "
+                "lower --learning-rate or --max-grad-norm; the checkpoints of before are kept"
+            )
 
 
 def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm) -> None:
@@ -1081,14 +1311,17 @@ def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm
 
 def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
     """A new run folder, or the one to go on with: its records, global step and state."""
+    first = jax.process_index() == 0
     if not args.resume:
         init, _ = make_train(args)
-        records = Records(make_run_folder(args), args)
+        records = Records(Path(hosts.first_says(str(make_run_folder(args)) if first else "")), args)
         table = "".join(f"|{name}|{value}|\n" for name, value in dataclasses.asdict(args).items())
         records.text("hyperparameters", f"|argument|value|\n|-|-|\n{table}")
-        return records, 0, waited(jax.jit(seed_by_seed(init, args)), train_keys)
+        init = jax.jit(seed_by_seed(init, args), out_shardings=shardings(args, abstract_state(args)))
+        return records, 0, waited(init, train_keys)
     step, state = restore_checkpoint(args.resume, args)
-    for checkpoint in Path(args.resume, "checkpoints").glob("*"):
+    hosts.wait_for_all("the checkpoint is read")
+    for checkpoint in Path(args.resume, "checkpoints").glob("*") if first else ():
         if checkpoint.name.isdigit() and int(checkpoint.name) > step:  # damaged: out of the way, but kept
             checkpoint.rename(checkpoint.with_name(f"damaged-{checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
     return Records(Path(args.resume), args, step), step, state
@@ -1096,10 +1329,14 @@ def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainSta
 
 def compile_programs(args: Args, state: TrainState, eval_keys: jax.Array):
     """The compiled train_chunk(state, num_updates), which takes its state over, and evaluate(params, keys, policy)."""
-    train_chunk = jax.jit(over_seeds(make_train(args)[1], args, (0, None)), donate_argnums=0)
-    evaluate = jax.jit(over_seeds(make_evaluate(args), args, (0, 0, None)))
-    train_chunk = train_chunk.lower(state, jnp.int32(1)).compile()
-    return train_chunk, evaluate.lower(state.params, eval_keys, POLICIES["greedy"]).compile()
+    everywhere = NamedSharding(device_mesh(args), P())
+    train_chunk = over_seeds(make_train(args)[1], args, (0, None))
+    train_chunk = jax.jit(train_chunk, donate_argnums=0, out_shardings=(shardings(args, state), everywhere))
+    evaluate = over_seeds(make_evaluate(args), args, (0, 0, None))
+    episodes = lambda *args: evaluate(*args).replace(actor=None)  # noqa: E731
+    episodes = jax.jit(episodes, out_shardings=everywhere)
+    train_chunk = train_chunk.lower(state, np.int32(1)).compile()
+    return train_chunk, episodes.lower(state.params, eval_keys, POLICIES["greedy"]).compile()
 
 
 def main(args: Args) -> Path:
@@ -1171,4 +1408,7 @@ if __name__ == "__main__":
         main(parse_args(sys.argv[1:]))
     except UserError as error:
         print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        if isinstance(error, CannotWrite):  # which only the process that writes has met
+            hosts.abandon(error.exit_code)
+        hosts.leave()
+        sys.exit(error.exit_code)

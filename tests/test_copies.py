@@ -155,7 +155,7 @@ def test_parts_come_in_one_order(name):
     mine, reference = list(definitions(name)), list(definitions("pqn_rnn"))
     assert [word for word in mine if word in reference] == [word for word in reference if word in mine]
     headings = re.findall(r"^# -+ (.*)$", (ROOT / f"{name}.py").read_text(), re.MULTILINE)
-    assert headings == ["arguments", "network", "algorithm", "run and checkpoints", "pictures", "main"]
+    assert headings == ["arguments", "network", "devices", "algorithm", "run and checkpoints", "pictures", "main"]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -354,7 +354,7 @@ def test_rewards_are_scaled_and_clipped_for_learning_only(clip):
     _, begin, act = impala_popart.make_actor(args)
     _, params = fresh_params("impala_popart", args)
     actor, transition, _ = act(params, begin(jax.random.key(0), 2), impala_popart.SAMPLE)
-    np.testing.assert_array_equal(transition.reward, [1, 1, *[min(10, clip or 10)] * 2])
+    np.testing.assert_array_equal(transition.reward, [1, min(10, clip or 10)] * 2)
     np.testing.assert_array_equal(transition.episode_return, np.ones(4))
     np.testing.assert_array_equal(actor.prev_reward, transition.reward)
 
@@ -366,11 +366,9 @@ def test_environments_are_divided_over_tasks_and_play_their_own_game():
     actor = begin(jax.random.key(0), 2)
     assert [type(state).__module__.rpartition(".")[2] for state in actor.env_state] == ["cartpole", "navigator"]
     after, _, infos = jax.jit(act)(params, actor, impala_popart.SAMPLE)
-    for task, state, info, seen in zip(
-        impala_popart.tasks(args), after.env_state, infos, np.split(np.asarray(after.obs), 2), strict=True
-    ):
+    for i, (task, state, info) in enumerate(zip(impala_popart.tasks(args), after.env_state, infos, strict=True)):
         env, _ = impala_popart.make_env(task)
-        np.testing.assert_array_equal(jax.vmap(env.get_obs)(state), seen)
+        np.testing.assert_array_equal(jax.vmap(env.get_obs)(state), after.obs[i::2])
         assert info["final_state"].time.shape == (2,)
 
 
@@ -391,7 +389,7 @@ def test_a_task_alone_says_what_it_says_among_others(memory):
         assert jax.tree.map(jnp.shape, expected) == jax.tree.map(jnp.shape, alone_params)
         _, found = impala_popart.forward(network, alone_params, impala_popart.initial_carry(network, 3), *met)
         np.testing.assert_array_equal(found.logits, output.logits)
-        np.testing.assert_allclose(found.value, output.values[..., i], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found.value, output.values[..., i], rtol=1e-5, atol=1e-5)  # one column, or of two
 
 
 def test_the_residual_network_reads_the_last_reward_and_action():
@@ -556,7 +554,7 @@ def test_the_program_of_several_tasks_trains_and_reports(tmp_path):
 def test_returns_of_tasks_are_normalized_between_random_and_best(tmp_path):
     args = small("impala_popart", num_seeds=2, run_dir=str(tmp_path), **TWO | {"env_params": ()})
     rng = np.random.default_rng(0)
-    random, greedy = rng.uniform(-0.9, 0.9, (2, 2, args.eval_episodes * 2))  # of each seed, task after task
+    random, greedy = rng.uniform(-0.9, 0.9, (2, 2, args.eval_episodes * 2))  # of each seed, the tasks in turns
 
     def curve(args):
         records = impala_popart.Records(impala_popart.make_run_folder(args), args)
@@ -572,7 +570,7 @@ def test_returns_of_tasks_are_normalized_between_random_and_best(tmp_path):
         return [point.value for point in events.Scalars(tag)] if tag in events.Tags()["scalars"] else []
 
     folder = curve(args)
-    low, high = (x.reshape(2, 2, -1).mean(axis=2) for x in (random, greedy))
+    low, high = (x.reshape(2, -1, 2).mean(axis=1) for x in (random, greedy))
     each = ((high - low) / (1 - low)).mean(axis=1)
     np.testing.assert_allclose([points(folder / f"seed_{i}") for i in (0, 1)], each[:, None], rtol=1e-6)
     np.testing.assert_allclose(points(folder), [each.mean()], rtol=1e-6)

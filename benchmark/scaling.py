@@ -1,0 +1,233 @@
+"""How far training scales: measured times of an update and of an all-reduce, and what they let expect on 256 devices.
+
+    python benchmark/scaling.py --flags="--env-id CartPoleEasy --partial-obs --hidden-size 128"
+
+Every device has NUM_ENVS environments of its own, so an update takes as long as on one device, and its gradient steps
+wait for an all-reduce of all gradients. That is timed between two processes on this machine (gloo over loopback) for
+several sizes, and a line fitted: latency + bytes / bandwidth. For n devices a ring takes 2 (n - 1) messages of 1 / n of
+the gradients; a tree takes 2 log2(n) messages of them all (Thakur et al. 2005, "Optimization of Collective
+Communication Operations in MPICH"); the quicker one counts. One process and two, each on one core, are trained in fact,
+which shows how much the expectation for two is worth.
+"""
+
+import csv
+import dataclasses
+import importlib
+import math
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import tyro
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from matplotlib.figure import Figure
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).parent.parent
+DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SIZES = tuple(4**i for i in range(5, 13))  # bytes, 1 KB to 16 MB
+REPEATS = 15
+
+
+@dataclass(frozen=True)
+class Args:
+    script: str = "pqn_rnn"
+    """training script"""
+    flags: str = "--env-id CartPoleEasy --partial-obs --hidden-size 128"
+    """flags of the training on one device; NUM_ENVS is multiplied by the number of devices"""
+    num_envs: int = 32
+    """environments of each device"""
+    updates: int = 6
+    """updates of each training; the first is left out"""
+    out: str = "docs/figures/scaling"
+    """tables and picture to write: OUT.csv, OUT_allreduce.csv, OUT.png"""
+    worker: str = ""
+    """used by this script itself"""
+
+
+# ---------------------------------------------------------------------------------------------------------- all-reduce
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def time_all_reduces(address: str, process_id: int) -> None:
+    """One of two processes: prints bytes and the median seconds of an all-reduce of so many, line by line."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, 2, process_id)
+    mesh = jax.make_mesh((2,), ("devices",))
+    apart, same = NamedSharding(mesh, P("devices")), NamedSharding(mesh, P())
+    add_up = jax.jit(lambda x: x.sum(axis=0), out_shardings=same)
+    for size in SIZES:
+        x = jax.make_array_from_process_local_data(apart, np.ones((1, size // 4), np.float32))
+        seconds = []
+        for _ in range(REPEATS):
+            began = time.perf_counter()
+            add_up(x).block_until_ready()
+            seconds.append(time.perf_counter() - began)
+        print(size, float(np.median(seconds)), flush=True)
+    jax.distributed.shutdown()
+
+
+def measure_all_reduces() -> tuple[np.ndarray, np.ndarray]:
+    """Bytes, and seconds of an all-reduce of so many between two processes, each on a core of its own."""
+    address = free_address()
+    line = [sys.executable, str(Path(__file__)), "--worker"]
+    workers = [
+        subprocess.Popen([*on_core(i), *line, f"{address},{i}"], stdout=subprocess.PIPE, text=True) for i in range(2)
+    ]
+    said = [worker.communicate()[0] for worker in workers]
+    if any(worker.returncode for worker in workers):
+        raise RuntimeError("the all-reduce between two processes failed")
+    table = np.array([line.split() for line in said[0].splitlines() if line[:1].isdigit()], float)
+    return table[:, 0], table[:, 1]
+
+
+def fitted(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
+    """Latency of a message in seconds and bandwidth in bytes a second, from all-reduces between two.
+
+    Each is two messages of half the bytes. Errors count relative to the time, so that small sizes fix the latency.
+    """
+    design = np.stack([np.full_like(sizes, 2.0), sizes], axis=1) / seconds[:, None]
+    latency, per_byte = np.linalg.lstsq(design, np.ones_like(seconds), rcond=None)[0]
+    return max(latency, 1e-7), 1 / per_byte
+
+
+def all_reduce_seconds(devices: int, size: float, latency: float, bandwidth: float) -> float:
+    """Seconds of an all-reduce of `size` bytes over so many devices: the quicker of a ring and a tree."""
+    ring = 2 * (devices - 1) * (latency + size / devices / bandwidth)
+    tree = 2 * math.log2(devices) * (latency + size / bandwidth) if devices > 1 else 0.0
+    return min(ring, tree)
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def on_core(core: int) -> list[str]:
+    """What makes a command run on one core of this machine, where that can be told."""
+    return [sys.executable, "-c", ON_CORE, str(core)] if hasattr(os, "sched_setaffinity") else []
+
+
+ON_CORE = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv(sys.argv[2], sys.argv[2:])"
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one training was like: seconds of an update, its gradient steps, bytes of the gradients."""
+
+    update_seconds: float
+    gradient_steps: int
+    gradient_bytes: int
+
+
+def train(args: Args, processes: int) -> Training:
+    """Trains for a few updates in so many processes, each on a core of its own with NUM_ENVS environments."""
+    script = importlib.import_module(args.script)
+    flags = [*args.flags.split(), "--num-envs", str(processes * args.num_envs)]
+    parsed = script.parse_args(flags)
+    size = parsed.update_size
+    flags += ["--total-timesteps", str(args.updates * size), "--log-every", str(size), "--eval-every", "0"]
+    flags += ["--eval-episodes", str(processes), "--checkpoint-every", "0"]
+    address = free_address()
+    with tempfile.TemporaryDirectory() as folder:
+        line = [sys.executable, str(ROOT / f"{args.script}.py"), *flags, "--run-dir", folder]
+        together = ["--distributed", "--coordinator-address", address, "--num-processes", str(processes)]
+        lines = [
+            [*on_core(i), *line, *(together + ["--process-id", str(i)]) * (processes > 1)] for i in range(processes)
+        ]
+        started = [subprocess.Popen(one, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for one in lines]
+        if any([process.wait() for process in started]):
+            raise RuntimeError(f"training {args.script}.py in {processes} processes failed")
+        (run,) = (path for path in Path(folder).iterdir() if path.is_dir())
+        rates = [point.value for point in EventAccumulator(str(run)).Reload().Scalars("charts/SPS")][1:]
+    params = script.abstract_state(parsed).params
+    return Training(
+        update_seconds=size / float(np.median(rates)),
+        gradient_steps=parsed.update_epochs * parsed.num_minibatches,
+        gradient_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+
+
+def expected(one: Training, latency: float, bandwidth: float) -> list[dict]:
+    """A row for each number of devices: seconds of an update and of its all-reduces, efficiency, speed-up."""
+    rows = []
+    for devices in DEVICES:
+        waiting = one.gradient_steps * all_reduce_seconds(devices, one.gradient_bytes, latency, bandwidth)
+        efficiency = one.update_seconds / (one.update_seconds + waiting)
+        rows.append({
+            "devices": devices,
+            "update_seconds": round(one.update_seconds + waiting, 4),
+            "all_reduce_seconds": round(waiting, 4),
+            "efficiency": round(efficiency, 3),
+            "speed_up": round(devices * efficiency, 2),
+        })  # fmt: skip
+    return rows
+
+
+def draw(rows: list[dict], measured: float, path: Path) -> None:
+    """Speed-up over devices: expected, measured with two, and the ideal."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    devices = [row["devices"] for row in rows]
+    axes.loglog(devices, devices, color="gray", linestyle="--", label="ideal")
+    axes.loglog(devices, [row["speed_up"] for row in rows], marker="o", label="expected from measured times")
+    axes.loglog(
+        [2], [measured], marker="x", markersize=10, linestyle="", color="black", label="measured, two processes"
+    )
+    axes.set(xlabel="devices, each with as many environments", ylabel="environment steps a second, of one device = 1")
+    axes.set_xticks(devices, devices)
+    axes.set_yticks(devices, devices)
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def write(path: Path, rows: list[dict]) -> None:
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+
+
+def main(args: Args) -> None:
+    if args.worker:
+        address, process_id = args.worker.split(",")
+        return time_all_reduces(address, int(process_id))
+    sizes, seconds = measure_all_reduces()
+    latency, bandwidth = fitted(sizes, seconds)
+    print(f"a message between two processes: {latency * 1e6:.0f} us, {bandwidth / 1e9:.2f} GB/s")
+    one, two = train(args, 1), train(args, 2)
+    rows = expected(one, latency, bandwidth)
+    measured = 2 * one.update_seconds / two.update_seconds
+    print(f"one process: {dataclasses.asdict(one)}\ntwo processes: {measured:.2f} times as fast")
+    for row in rows:
+        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    rows[1]["measured_speed_up"] = round(measured, 2)
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(out.with_suffix(".csv"), [{"measured_speed_up": ""} | row for row in rows])
+    write(
+        out.with_name(f"{out.name}_allreduce.csv"),
+        [{"bytes": int(size), "seconds": f"{t:.6f}"} for size, t in zip(sizes, seconds, strict=True)],
+    )
+    draw(rows, measured, out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,245 @@
+"""The processes of a training on several hosts: they find each other, agree, and end together when one is lost.
+
+JAX's own service ends the others too, after a while and with a stack trace, and says in no one line which was lost. So
+each process has a witness here, a small process of its own that outlives it. The witnesses hold connections among each
+other. When a process ends without `leave`, or its host vanishes, every witness ends its own process and says who was
+lost, as the last line of its standard error.
+"""
+
+import atexit
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+CONNECT_SECONDS = 60
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a host that vanished is noticed in 20 seconds
+DONE, FAIL = b"done\n", b"fail\n"
+SECOND = 1.0  # in which all news of one event arrive
+
+_witness: subprocess.Popen | None = None
+
+
+# --------------------------------------------------------------------------------------------------------- the process
+
+
+def join(coordinator_address: str = "", num_processes: int | None = None, process_id: int | None = None) -> None:
+    """Connects this process with the others of the training; to be called before anything else of JAX is.
+
+    Without arguments they come from the cluster's environment, such as SLURM's variables.
+
+    Args:
+        coordinator_address: HOST:PORT of process 0, a port that is free there
+        num_processes: how many processes there are
+        process_id: which one this is, from 0
+
+    Raises:
+        ValueError: where arguments are missing and the environment does not have them
+        RuntimeError: where the others do not come, or JAX is in use already
+    """
+    global _witness
+    import jax
+    from jax.experimental import multihost_utils
+    from jax.extend.backend import clear_backends
+
+    clear_backends()  # importing gymnax has started them already, without the other processes' devices
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # read on CPUs only
+    jax.distributed.initialize(
+        coordinator_address or None, num_processes, process_id, initialization_timeout=CONNECT_SECONDS
+    )
+    me, count = jax.process_index(), jax.process_count()
+    line = [sys.executable, "-I", str(Path(__file__).resolve()), str(me), str(count)]
+    start = lambda *where: subprocess.Popen([*line, *where], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: E731
+    where = b""
+    if me == 0:
+        _witness = start()
+        port = _witness.stdout.readline().strip()
+        where = (coordinator_address.rpartition(":")[0] or socket.gethostname()).encode() + b" " + port
+    where = _from_first(where).decode()
+    if me > 0:
+        _witness = start(*where.split())
+    if _witness.stdout.readline() != b"ready\n":
+        raise RuntimeError(f"the witness of process {me} found no connection to the one of process 0, {where}")
+    atexit.register(abandon, 1)  # before JAX's own farewell, which would wait for the others after an error
+    multihost_utils.sync_global_devices("witnesses are ready")
+
+
+def note(text: str) -> None:
+    """What a witness says beside who was lost, one line; the last note counts. Without `join` it has no effect."""
+    if _witness:
+        _witness.stdin.write(b"note " + text.encode() + b"\n")
+        _witness.stdin.flush()
+
+
+def leave() -> None:
+    """To be called where all processes end, and each knows it. Without `join`, and for a second time, no effect."""
+    global _witness
+    if _witness:
+        _witness.stdin.write(DONE)
+        _witness.stdin.close()
+        _witness.wait()
+        _witness = None
+
+
+def abandon(code: int) -> None:
+    """Ends this process at once, with that exit code, if it has joined others, and so the others.
+
+    For an error that it alone has met and told of.
+    """
+    if _witness:
+        _witness.stdin.write(FAIL)
+        _witness.stdin.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def agreed(number: int) -> int:
+    """The largest of the numbers that the processes call this with; all have to. One process: its own."""
+    import jax
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.process_allgather(np.int32(number)).max())
+
+
+def first_says(text: str) -> str:
+    """The text that process 0 calls this with, at most 4,096 bytes; all have to call it."""
+    return _from_first(text.encode()).decode()
+
+
+def _from_first(text: bytes) -> bytes:
+    import jax
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return text
+    padded = np.frombuffer(text.ljust(4096, b"\0"), np.uint8)
+    return bytes(multihost_utils.broadcast_one_to_all(padded)).rstrip(b"\0")
+
+
+def wait_for_all(what: str) -> None:
+    """Returns when all processes are here."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(what)
+
+
+# --------------------------------------------------------------------------------------------------------- the witness
+
+
+def witness(me: int, count: int, host: str = "", port: str = "0") -> None:
+    """What the witness of process `me` does; that one is its parent, and holds its standard input and output."""
+    worker = os.getppid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the process answers them, and then says goodbye
+        signal.signal(number, signal.SIG_IGN)
+    peers = connect_to_first(me, host, int(port)) if me else accept_others(count)
+    print("ready", flush=True)
+    news, text = watch(me, peers)
+    if not news:
+        return
+    lost = min(news, key=lambda process: news[process].when)  # one process's end ends others
+    if lost == me and news[me].told:
+        return
+    if me not in news and os.getppid() == worker:
+        os.kill(worker, signal.SIGKILL)
+        while os.read(0, 4096):  # until it has ended and written all it had to
+            pass
+    line = f"process {lost} of {count}{' (this one)' * (lost == me)} was lost, and with it the training"
+    os.write(2, f"{line}{'; ' * bool(text)}{text}\n".encode())
+
+
+def accept_others(count: int) -> dict[socket.socket, int]:
+    """The connections of process 0's witness: which process is at the other end of each."""
+    found = {}
+    with socket.create_server(("", 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        server.settimeout(CONNECT_SECONDS)
+        while len(found) < count - 1:
+            peer, _ = server.accept()
+            keep_alive(peer)
+            found[peer] = int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big")
+    return found
+
+
+def connect_to_first(me: int, host: str, port: int) -> dict[socket.socket, int]:
+    """The one connection of any other process's witness."""
+    peer = socket.create_connection((host, port), CONNECT_SECONDS)
+    peer.settimeout(None)
+    keep_alive(peer)
+    peer.sendall(me.to_bytes(4, "big"))
+    return {peer: 0}
+
+
+def keep_alive(peer: socket.socket) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):  # not on every system
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class Loss(NamedTuple):
+    """The end of a process: seconds since 1970, and whether it has told why."""
+
+    when: float
+    told: bool
+
+
+def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], str]:
+    """Waits until the own process leaves, or for a second after any was lost: (those that were lost, the last note)."""
+    news, text, started, until = {}, "", {}, None
+
+    def tell(line: bytes, but=None) -> None:
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.sendall(line) if peer is not but else None
+
+    def hear(process: int, loss: Loss, source) -> None:
+        if process not in news:
+            news[process] = loss
+            tell(f"lost {process} {loss.when} {int(loss.told)}\n".encode(), but=source)
+
+    with selectors.DefaultSelector() as selector:
+        for source in (0, *peers):
+            selector.register(source, selectors.EVENT_READ)
+        while until is None or time.time() < until:
+            for key, _ in selector.select(None if until is None else max(0, until - time.time())):
+                source, data = key.fileobj, b""
+                with contextlib.suppress(OSError):  # a connection that broke
+                    data = os.read(key.fd, 4096)
+                *lines, started[source] = (started.get(source, b"") + data).split(b"\n")
+                for line in lines:
+                    word, _, rest = line.decode().partition(" ")
+                    if word == "note":
+                        text = rest
+                    elif word == "fail":
+                        hear(me, Loss(time.time(), True), source)
+                    elif word == "lost":
+                        process, when, told = rest.split()
+                        hear(int(process), Loss(float(when), told == "1"), source)
+                    elif word == "done" and source == 0:
+                        tell(DONE)
+                        return {}, text
+                    elif word == "done":
+                        selector.unregister(source)
+                if not data and b"done" not in lines:
+                    selector.unregister(source)
+                    hear(me if source == 0 else peers[source], Loss(time.time(), False), source)
+                if news and until is None:
+                    until = time.time() + SECOND
+    return news, text
+
+
+if __name__ == "__main__":
+    witness(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
