@@ -1021,7 +1021,7 @@ def make_run_folder(args: Args) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(f"--run-dir {args.run_dir}: {error.strerror}") from None
+            raise CannotWrite(f"--run-dir {args.run_dir}: {error.strerror}") from None
     about = {
         "script": SCRIPT,
         "args": dataclasses.asdict(args),

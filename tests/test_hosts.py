@@ -46,6 +46,13 @@ class Training:
             assert time.monotonic() < until and self.processes[0].poll() is None, self.said(0)
             time.sleep(0.05)
 
+    def last_line(self, i, seconds=20):
+        """The last line of a process that was ended because of another; its witness says it after a second."""
+        until = time.monotonic() + seconds
+        while "was lost" not in self.said(i).splitlines()[-1] and time.monotonic() < until:
+            time.sleep(0.05)
+        return self.said(i).splitlines()[-1]
+
     def end(self, seconds=400):
         return [process.wait(seconds) for process in self.processes]
 
@@ -93,8 +100,7 @@ def test_when_a_process_is_lost_the_other_ends_and_the_training_can_go_on(traini
     together.processes[victim].kill()
     code = together.processes[1 - victim].wait(60)
     assert time.monotonic() - killed < 60 and code != 0
-    time.sleep(1)  # its witness has the last word
-    last = together.said(1 - victim).splitlines()[-1]
+    last = together.last_line(1 - victim)
     assert last.startswith(f"process {victim} of 2 was lost") and "--resume" in last
     (folder,) = (tmp_path / "runs").iterdir()
     steps = [int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit()]
@@ -115,8 +121,7 @@ def test_a_process_that_cannot_write_says_so_and_ends_the_other(training, tmp_pa
     codes = together.end(120)
     assert codes[0] == 4 and codes[1] != 0
     assert together.said(0).splitlines()[-1].startswith("pqn_mlp.py: error: --run-dir runs: ")
-    time.sleep(1)
-    assert together.said(1).splitlines()[-1].startswith("process 0 of 2 was lost")
+    assert together.last_line(1).startswith("process 0 of 2 was lost")
 
 
 TWO = "--distributed --coordinator-address 127.0.0.1:1 --num-processes 2"

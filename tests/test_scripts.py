@@ -99,7 +99,7 @@ def test_a_loaded_run_gives_the_reported_return(run):
     name, folder = run
     module = script(name)
     args, params = module.load_run(folder)
-    assert args == small(name, run_dir=str(folder.parent))
+    assert args == small(name, run_dir=str(folder.parent), num_devices=1)  # looked at on one device
     key = jax.random.fold_in(module.make_keys(args)[1], args.total_timesteps)
     evaluation = jax.jit(module.make_evaluate(args))(params, key, module.POLICIES["greedy"])
     assert float(rows_of(folder)[-1]["return_mean"]) == np.asarray(evaluation.returns, float).mean()
