@@ -5,6 +5,7 @@
 PYTHON ?= python3
 TRAIN_ARGS ?=
 TEST_ARGS ?=
+SOAK_ARGS ?=
 TEST_WORKERS ?= 2
 
 VENV := .venv
@@ -18,7 +19,7 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.cache/jax" JAX_PERSISTENT_CAC
 PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train saliency test test-quick lint format throughput gallery wheel clean
+.PHONY: help setup train saliency test test-quick lint format throughput soak gallery wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +49,9 @@ format: $(DEV) ## let ruff put the style right
 
 throughput: $(BASE) ## measure frames per second of every environment (half an hour; leave the machine alone meanwhile)
 	@PYTHON=$(BIN)/python benchmark/throughput.sh
+
+soak: $(DEV) ## put faults into real trainings and see what they survive (half an hour; SOAK_ARGS are flags of soak.py)
+	@$(BIN)/python benchmark/soak.py $(SOAK_ARGS)
 
 gallery: $(BASE) ## draw the README's picture of the games
 	@$(BIN)/python benchmark/gallery.py

@@ -18,6 +18,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import logging
 import math
 import os
 import signal
@@ -1121,7 +1122,10 @@ def abstract_state(args: Args) -> TrainState:
 def restored(folder: str | Path, step: int, template: Any) -> Any:
     """What a checkpoint has in the place of `template`'s leaves. Raises UserError that names the first misfit."""
     with checkpoint_manager(folder, reading=True) as manager:
-        plain = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in manager.item_metadata(step).tree}
+        about = manager.item_metadata(step)
+        if about is None:  # its digests are right, so it is whole, but orbax does not find in it what it reads by
+            raise UserError(f"{folder}: checkpoint {step} is of another orbax: use the versions in its args.json")
+        plain = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in about.tree}
         arrays = manager.restore(step, args=ocp.args.PyTreeRestore(restore_args=plain))
     named = {leaf_name(path): like for path, like in jax.tree_util.tree_flatten_with_path(template)[0]}
     parts = {name.partition(".")[0] for name in named}
@@ -1545,7 +1549,15 @@ def main(args: Args) -> Path:
     return records.folder
 
 
+def quiet_threads() -> None:
+    """Lets the main thread alone say what went wrong: those of orbax and TensorBoard print stack traces of the same."""
+    threading.excepthook = lambda _: None
+    sys.unraisablehook = lambda _: None
+    logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
+
+
 if __name__ == "__main__":
+    quiet_threads()
     try:
         main(parse_args(sys.argv[1:]))
     except UserError as error:

@@ -1,0 +1,685 @@
+"""Faults put into real trainings, and whether these survive them: the table of docs/reliability.md.
+
+    python benchmark/soak.py
+    python benchmark/soak.py --script ppo_rnn --faults kill disk
+
+Every training is a process of its own in a temporary folder. "Survived" means that it ended as the page promises (exit
+code, one line), and that the run, gone on with, ends bit for bit as one that nothing happened to: every array of the
+last checkpoint, and eval.csv but for its wall_seconds. Needs Linux. As root it mounts a small disk to fill it; anyone
+else gets a limit to the size of files instead.
+"""
+
+import contextlib
+import csv
+import functools
+import importlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import tensorboard
+import tyro
+from scipy.stats import theilslopes
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmark")]
+
+from training_speed import write_table  # noqa: E402
+
+SIZES = "--num-envs 8 --hidden-size 16 --eval-episodes 8 --total-timesteps 81920"
+SIZES += " --log-every 1024 --eval-every 4096 --checkpoint-every 2048"
+ROLLOUTS = "--num-steps 16 --num-minibatches 2"
+REPLAY = "--learning-starts 1024 --batch-size 16 --train-frequency 128 --buffer-size 4096 --save-buffer"
+REPLAY += " --target-network-frequency 1024"
+SIZES_OF = {"dqn_mlp": REPLAY, "dqn_rnn": f"{REPLAY} --num-steps 8 --burn-in 8"}
+ENV_OF = {"ppo_continuous_action": "--env-id Pendulum-v1", "impala_popart": "--env-ids CartPole-v1"}
+OVERFLOW = (  # the cart runs away, until the square of a number is more than float32 holds
+    "--env-params polemass_length=0.0 x_threshold=1e38 theta_threshold_radians=1e38 max_steps_in_episode=20000"
+    " force_mag={force}"
+)
+FORCE = {"ppo_mlp": 3e19, "ppo_rnn": 3e19, "impala_popart": 3e19}  # of scripts whose layers have no norm; else:
+FORCE_WITH_NORM = 5e16
+OBEDIENT = (  # starts what follows without root's right to write where nobody may: CAP_DAC_OVERRIDE, see prctl(2)
+    *(sys.executable, "-Sc"),
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])",
+)
+MB = 2**20
+SECONDS = 300  # that a training may take at most
+GRACE = 30  # seconds from SIGTERM to SIGKILL, on most clusters
+DISK = 16 * MB
+GROWTH = 5.0  # MB that a process may take more in a thousand chunks, after the first hundred
+
+
+@dataclass(frozen=True)
+class Args:
+    script: str = "pqn_mlp"
+    """training script to put faults into"""
+    faults: tuple[str, ...] = ()
+    """which to try, see the table; none: all"""
+    kills: int = 20
+    """kill -9, at least half of them while a checkpoint is being written"""
+    chunks: int = 2_000
+    """log points of the training whose memory is watched"""
+    saves: int = 1_000
+    """checkpoints of the second training whose memory is watched"""
+    seed: int = 0
+    """of the moments at which faults come"""
+    out: str = "benchmark/results/reliability.csv"
+    """table to write"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one fault."""
+
+    fault: str
+    survived: bool
+    seen: str
+    steps_lost: int | None = None  # environment steps to be done again; None where there is nothing to lose
+
+
+# ----------------------------------------------------------------------------------------------------- the trainings
+
+
+class Training:
+    """A process of the script, its output in two files that outlive it."""
+
+    def __init__(self, bench: "Bench", *flags, by: tuple[str, ...] = (), **options):
+        place = bench.folder / f"process-{time.time_ns()}"
+        self.script, self.outputs = bench.args.script, (Path(f"{place}.out"), Path(f"{place}.err"))
+        line = [*by, sys.executable, str(ROOT / f"{self.script}.py"), *map(str, flags)]
+        line += ["--compile-cache", str(bench.folder / "cache")]
+        options = {"cwd": bench.folder} | options
+        with self.outputs[0].open("w") as out, self.outputs[1].open("w") as err:
+            self.process = subprocess.Popen(line, stdout=out, stderr=err, **options)
+        bench.processes.append(self.process)
+
+    @property
+    def out(self) -> str:
+        return self.outputs[0].read_text()
+
+    @property
+    def err(self) -> str:
+        return self.outputs[1].read_text()
+
+    def numbers_after(self, *beginnings: str) -> list[int]:
+        """The numbers that lines of standard output have after one of these words."""
+        words = [line.split() for line in self.out.splitlines()]
+        return [int(word[1]) for word in words if len(word) > 2 and word[0] in beginnings and word[1].isdigit()]
+
+    @property
+    def reached(self) -> int:
+        """The step last printed at a log point; where it began if there was none."""
+        return max(self.numbers_after("step"), default=self.began_at or 0)
+
+    @property
+    def began_at(self) -> int | None:
+        """The step that it said it begins at; None if it did not come so far."""
+        for line in self.out.splitlines():
+            if line.endswith("compiling ..."):
+                return int(line.rpartition(": step ")[2].split()[0])
+        return None
+
+    def wait_for(self, happened) -> bool:
+        """Waits until `happened()`, or until the process has ended: whether the former came first."""
+        until = time.monotonic() + SECONDS
+        while not happened():
+            if self.process.poll() is not None:
+                return False
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self.script}.py: nothing happened for {SECONDS} s: {self.out[-300:]}")
+            time.sleep(0.0005)
+        return True
+
+    def wait_for_step(self, step: int) -> bool:
+        return self.wait_for(lambda: self.reached >= step)
+
+    def end(self, seconds: float = SECONDS) -> int:
+        """Its exit code; killed if it takes longer."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within it the process stands still."""
+        self.process.send_signal(signal.SIGSTOP)
+        yield
+        self.process.send_signal(signal.SIGCONT)
+
+    def seen(self) -> str:
+        """Exit code, and what it said last, without folders' names."""
+        code = self.process.returncode
+        lines = (self.err if code else self.out).strip().splitlines()
+        error = [line for line in lines if "error:" in line]
+        words = [word.rpartition("/")[2] or word for word in (error or lines or ["no output"])[-1].split()]
+        last = " ".join("RUN" if "__" in word else word for word in words)
+        return f"exit {code}" + (f": {last}" if code and code != 143 else "")
+
+    def refused_with(self, code: int) -> bool:
+        """Whether it ended with this exit code and one line, nothing beside it on standard error."""
+        lines = self.err.splitlines()
+        return self.process.returncode == code and len(lines) == 1 and f"{self.script}.py: error: " in lines[0]
+
+
+class Bench:
+    """The temporary folder, the script as a module, and what an unbroken run ends as."""
+
+    def __init__(self, args: Args, folder: Path):
+        self.args, self.folder, self.processes = args, folder, []
+        self.chance = np.random.default_rng(args.seed)
+        self.module = importlib.import_module(args.script)
+
+    def flags(self) -> list[str]:
+        sizes = f"{SIZES} {SIZES_OF.get(self.args.script, ROLLOUTS)}"
+        return f"{ENV_OF.get(self.args.script, '--env-id CartPole-v1')} {sizes}".split()
+
+    def begin(self, runs: Path, *flags, **options) -> Training:
+        """A new run in that folder."""
+        return Training(self, *self.flags(), "--run-dir", runs, *flags, **options)
+
+    def resume(self, run: Path, *flags, **options) -> Training:
+        return Training(self, "--resume", run, *flags, **options)
+
+    def new_folder(self) -> Path:
+        folder = Path(tempfile.mkdtemp(dir=self.folder)) / "runs"
+        folder.mkdir()
+        return folder
+
+    def last_checkpoint(self, run: Path | None) -> int | None:
+        """The step that a run would go on from; None if it has to begin anew."""
+        with contextlib.redirect_stderr(None), contextlib.suppress(self.module.UserError):
+            return self.module.find_checkpoint(run) if run else None
+
+    @functools.cached_property
+    def unbroken(self) -> dict:
+        """What a run ends as that nothing happens to; compiles what the others read from the cache."""
+        self.begin(self.new_folder()).end()
+        runs, began = self.new_folder(), time.monotonic()
+        training = self.begin(runs)
+        training.wait_for_step(1)
+        self.startup = time.monotonic() - began  # seconds until it trains
+        if training.end():
+            raise RuntimeError(training.seen())
+        self.duration = time.monotonic() - began
+        return self.ending(only(runs))
+
+    def ending(self, run: Path) -> dict:
+        """Every array of the last checkpoint, and the rows of eval.csv but for the time they took."""
+        args = self.module.read_args(run)
+        step, state = self.module.restore_checkpoint(run, args)
+        with (run / "eval.csv").open() as file:
+            rows = [{k: v for k, v in row.items() if k != "wall_seconds"} for row in csv.DictReader(file)]
+        return {"step": step, "rows": rows, "arrays": self.module.named_arrays(state)}
+
+    def ends_like_unbroken(self, run: Path) -> bool:
+        whole, other = self.unbroken, self.ending(run)
+        same = whole["arrays"].keys() == other["arrays"].keys()
+        same = same and all(np.array_equal(x, other["arrays"][name]) for name, x in whole["arrays"].items())
+        return same and (whole["step"], whole["rows"]) == (other["step"], other["rows"])
+
+    def goes_on(self, run: Path, *flags, **options) -> tuple[bool, int | None]:
+        """Whether a run, gone on with, ends like an unbroken one; and the step it went on from."""
+        training = self.resume(run, *flags, **options)
+        return training.end() == 0 and self.ends_like_unbroken(run), training.began_at
+
+    @functools.cached_property
+    def stopped_run(self) -> Path:
+        """A run that SIGTERM stopped after its fifth checkpoint, to be copied."""
+        runs = self.new_folder()
+        training = self.begin(runs)
+        training.wait_for_step(5 * 2048 + 1024)
+        training.process.terminate()
+        if training.end() != 128 + signal.SIGTERM:
+            raise RuntimeError(training.seen())
+        return only(runs)
+
+    def copied_run(self) -> Path:
+        return Path(shutil.copytree(self.stopped_run, self.new_folder() / "run"))
+
+
+def only(folder: Path) -> Path | None:
+    """The run folder in a folder of runs, if there is one already that can be gone on with."""
+    return next((path.parent for path in folder.glob("*/args.json")), None)
+
+
+def is_saving(run: Path | None) -> bool:
+    """Whether a checkpoint is there that is not complete: a temporary folder, or one without digests."""
+    checkpoints = run.glob("checkpoints/*") if run else ()
+    return any(not (path / "sha256.json").exists() for path in checkpoints if "damaged" not in path.name)
+
+
+def fingerprint(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --------------------------------------------------------------------------------------------------------- the faults
+
+
+def kill(bench: Bench) -> list[Outcome]:
+    """kill -9, again and again, while a checkpoint is being written and at random moments of the process's life."""
+    outcomes = []
+    bench.unbroken  # noqa: B018
+    while len(outcomes) < bench.args.kills:
+        outcomes += broken_run(bench, outcomes)
+    return outcomes
+
+
+def broken_run(bench: Bench, before: list[Outcome]) -> list[Outcome]:
+    """One run, killed until there have been enough kills or it ends by itself; then gone on with to its end."""
+    runs, kills = bench.new_folder(), []
+    training, expected, told_truth = bench.begin(runs), None, True
+    while len(before) + len(kills) < bench.args.kills:
+        saving = 2 * sum("saving" in one.fault for one in before + kills) < bench.args.kills
+        if not (kill_while_saving if saving else kill_at_random)(bench, training, runs):
+            break
+        told_truth &= training.began_at in (None, expected or 0)
+        run = only(runs)
+        expected = bench.last_checkpoint(run)
+        fault = "kill -9 while saving" if is_saving(run) else "kill -9 at another moment"
+        kills.append(Outcome(fault, True, f"exit {training.process.returncode}", training.reached - (expected or 0)))
+        if expected is None:  # nothing to go on from
+            shutil.rmtree(runs, ignore_errors=True)
+        training = bench.begin(runs) if expected is None else bench.resume(run)
+    survived = training.end() == 0 and told_truth and bench.ends_like_unbroken(only(runs))
+    end = f"{training.seen()}, {'' if survived else 'NOT '}bit-equal"
+    return [Outcome(one.fault, survived, end, one.steps_lost) for one in kills]
+
+
+def kill_while_saving(bench: Bench, training: Training, runs: Path) -> bool:
+    """Kills it within one of its next five savings; False if it ended before."""
+    began = training.wait_for(lambda: training.began_at is not None) and training.reached
+    wanted = began + 2048 * int(bench.chance.integers(1, 6))
+    if not training.wait_for_step(wanted) or not training.wait_for(lambda: is_saving(only(runs))):
+        return False
+    time.sleep(bench.chance.uniform(0, 0.04))
+    return killed(training)
+
+
+def kill_at_random(bench: Bench, training: Training, _runs: Path) -> bool:
+    time.sleep(bench.chance.uniform(0, bench.duration))
+    return killed(training)
+
+
+def killed(training: Training) -> bool:
+    training.process.kill()
+    return training.end() == -signal.SIGKILL
+
+
+def sigterm(bench: Bench) -> list[Outcome]:
+    """SIGTERM as a cluster sends it, and SIGKILL after its time of grace."""
+    outcomes = []
+    moments = ["compiling", "saving", *[1024 * int(x) for x in bench.chance.integers(2, 40, 3)]]
+    for moment in moments:
+        runs = bench.new_folder()
+        training = bench.begin(runs)
+        if moment == "saving":
+            training.wait_for(lambda runs=runs: is_saving(only(runs)))
+        elif moment == "compiling":
+            training.wait_for(lambda training=training: training.began_at is not None)
+        else:
+            training.wait_for_step(moment)
+        training.process.terminate()
+        code, said = training.end(GRACE), training.out
+        like_unbroken, began = bench.goes_on(only(runs))
+        survived = code == 128 + signal.SIGTERM and f"stopped at step {began}, saved" in said and like_unbroken
+        outcomes.append(Outcome("SIGTERM", survived, training.seen(), max(0, training.reached - (began or 0))))
+    return outcomes
+
+
+def disk(bench: Bench) -> list[Outcome]:
+    """A disk that is full when a checkpoint does not fit any more, and when not even a log line does."""
+    return [full_disk(bench, what) for what in ("saving", "logging", "saving", "logging")]
+
+
+def full_disk(bench: Bench, what: str) -> Outcome:
+    bench.unbroken  # noqa: B018
+    with small_disk(bench.new_folder()) as place:
+        cadence = () if what == "saving" else ("--checkpoint-every", 16384)
+        training = bench.begin(place / "runs", *cadence)
+        there = training.wait_for(lambda: next((place / "runs").glob("*/checkpoints/*/sha256.json"), None))
+        if not there:
+            return Outcome(f"full disk while {what}", False, training.seen())
+        with training.stopped():
+            filled = fill(place, 24 * 1024 if what == "saving" else 0) if place.is_mount() else None
+            if filled is None:
+                limit_files(training, only(place / "runs"), what)
+        training.end()
+        met = "saving" if is_saving(only(place / "runs")) else "logging"
+        reached, said = training.reached, training.err.splitlines()
+        if filled:
+            filled.unlink()
+        like_unbroken, began = bench.goes_on(only(place / "runs"), "--checkpoint-every", 2048)
+    survived = training.refused_with(4) and like_unbroken and met == what
+    seen = training.seen() + f" ({len(said)} lines, met while {met})" * (not survived)
+    return Outcome(f"full disk while {what}", survived, seen, reached - (began or 0))
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A folder that is a disk of its own, if this process may mount one."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    try:
+        yield folder
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Fills a disk up to so many bytes: the file that does it."""
+    filler, zeros = disk / "filler", bytes(64 * 1024)
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(zeros):
+            pass
+    os.truncate(filler, filler.stat().st_size - leave)
+    return filler
+
+
+def limit_files(training: Training, run: Path, what: str) -> None:
+    """No file of the process may grow above a size that the events have now, or that those of a checkpoint exceed."""
+    events = max(path.stat().st_size for path in run.glob("events.*"))
+    saved = max(path.stat().st_size for path in run.glob("checkpoints/**/*"))
+    size = (events + saved) // 2 if what == "saving" else events
+    _, hard = resource.prlimit(training.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(training.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def stdout_full(bench: Bench) -> list[Outcome]:
+    """Standard output that goes to a file on a full disk."""
+    runs = bench.new_folder()
+    line = [sys.executable, str(ROOT / f"{bench.args.script}.py"), *bench.flags(), "--run-dir", str(runs)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=bench.folder, timeout=SECONDS)
+    lines = done.stderr.splitlines()
+    survived = done.returncode == 4 and len(lines) == 1
+    return [Outcome("full disk while printing", survived, f"exit {done.returncode}, {len(lines)} lines", 0)]
+
+
+def damage(bench: Bench) -> list[Outcome]:
+    """The last checkpoint with a flipped byte, or without one of its files; then all of a run's checkpoints."""
+    return [
+        *(damaged(bench, "a checkpoint with flipped bytes", flip) for _ in range(3)),
+        *(damaged(bench, "a checkpoint without one of its files", Path.unlink) for _ in range(3)),
+        all_damaged(bench),
+    ]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def files_of(run: Path, step: int) -> list[Path]:
+    return sorted(path for path in (run / "checkpoints" / str(step)).rglob("*") if path.is_file())
+
+
+def damaged(bench: Bench, fault: str, how) -> Outcome:
+    run = bench.copied_run()
+    step = bench.last_checkpoint(run)
+    how(files_of(run, step)[bench.chance.integers(len(files_of(run, step)))])
+    like_unbroken, began = bench.goes_on(run)
+    kept = any(path.name.startswith(f"damaged-{step}-") for path in (run / "checkpoints").iterdir())
+    seen = "goes on from the one before; the damaged one is kept aside"
+    return Outcome(fault, like_unbroken and kept and began < step, seen, step - began)
+
+
+def all_damaged(bench: Bench) -> Outcome:
+    run = bench.copied_run()
+    for checkpoint in (run / "checkpoints").iterdir():
+        flip(max(files_of(run, checkpoint.name), key=lambda path: path.stat().st_size))
+    before, training = fingerprint(run), bench.resume(run)
+    code, last = training.end(), training.err.splitlines()[-1]
+    survived = code == 2 and "no sound checkpoint" in last and fingerprint(run) == before
+    return Outcome("all checkpoints damaged", survived, training.seen())
+
+
+def layout(bench: Bench) -> list[Outcome]:
+    """A checkpoint as another version would have written it, with right digests: refused, nothing changed."""
+    return [other_layout(bench, how) for how in ("renamed", "missing", "added", "reshaped", "dtype", "metadata")]
+
+
+def other_layout(bench: Bench, how: str) -> Outcome:
+    run = bench.copied_run()
+    rewrite_checkpoint(bench, run, how)
+    before, training = fingerprint(run), bench.resume(run)
+    training.end()
+    survived = training.refused_with(2) and fingerprint(run) == before
+    seen = training.seen() if survived else f"{how}: {training.seen()}"
+    return Outcome("a checkpoint of another version's layout", survived, seen)
+
+
+def rewrite_checkpoint(bench: Bench, run: Path, how: str) -> None:
+    """Gives the last checkpoint of a run an optimizer's leaf or files of another kind, and the digests to it."""
+    step, state = bench.module.restore_checkpoint(run, bench.module.read_args(run))
+    arrays, folder = bench.module.named_arrays(state), run / "checkpoints" / str(step)
+    name = max((name for name in arrays if name.startswith("opt_state")), key=lambda name: arrays[name].size)
+    leaf = arrays.pop(name) if how in ("renamed", "missing") else arrays[name]
+    changes = {
+        "renamed": {f"{name}_of_old": leaf},
+        "added": {f"{name}_too": leaf},
+        "reshaped": {name: leaf[..., None]},
+        "dtype": {name: leaf.astype(np.float16)},
+    }
+    if how == "metadata":
+        (folder / "default" / "_METADATA").unlink()
+    else:
+        shutil.rmtree(folder)
+        with bench.module.checkpoint_manager(run, reading=False) as manager:
+            saving = bench.module.ocp.args.PyTreeSave(arrays | changes.get(how, {}))
+            manager.save(step, args=saving, force=True)
+    (folder / "sha256.json").write_text(json.dumps(bench.module.file_digests(folder)))
+
+
+def nan(bench: Bench) -> list[Outcome]:
+    """Parameters of the environment with which its numbers overflow in mid-run; gone on with, it does so again."""
+    if "CartPole-v1" not in bench.flags():
+        return []
+    runs, force = bench.new_folder(), FORCE.get(bench.args.script, FORCE_WITH_NORM)
+    overflow = OVERFLOW.format(force=force).split()
+    first = bench.begin(runs, *overflow)
+    first.end()
+    run = only(runs)
+    saved, files = bench.last_checkpoint(run), fingerprint(run / "checkpoints")
+    again = bench.resume(run)
+    again.end()
+    params = bench.module.load_run(run)[1]
+    finite = all(np.isfinite(leaf).all() for leaf in map(np.asarray, bench.module.jax.tree.leaves(params)))
+    kept = files == fingerprint(run / "checkpoints") and again.began_at == saved
+    fault = "loss not finite in mid-run"
+    lost = first.reached - (saved or 0)
+    return [
+        Outcome(fault, first.refused_with(3) and bool(saved) and finite, first.seen(), lost),
+        Outcome(fault, again.refused_with(3) and kept and again.err == first.err, again.seen(), lost),
+    ]
+
+
+def same_second(bench: Bench) -> list[Outcome]:
+    """Two runs of the same arguments, whose clocks stand still, started together in one folder."""
+    hook = bench.new_folder() / "sitecustomize.py"
+    hook.write_text("import time\ntime.strftime = lambda *_: '20260101-000000'\n")
+    runs, env = bench.new_folder(), os.environ | {"PYTHONPATH": str(hook.parent)}
+    trainings = [bench.begin(runs, env=env) for _ in range(2)]
+    codes, found = [training.end() for training in trainings], sorted(runs.iterdir())
+    survived = codes == [0, 0] and len(found) == 2 and all(map(bench.ends_like_unbroken, found))
+    return [Outcome("two runs in the same second", survived, f"exit {codes[0]} and {codes[1]}, {len(found)} folders")]
+
+
+def read_only(bench: Bench) -> list[Outcome]:
+    """Folders without permission to write: for a new run, for one under way, for one to go on with."""
+    bench.unbroken  # noqa: B018
+    runs = bench.new_folder()
+    runs.chmod(0o555)
+    new = bench.begin(runs, by=OBEDIENT)
+    new.end()
+    outcomes = [Outcome("a read-only folder for the run", new.refused_with(4), new.seen())]
+
+    runs = bench.new_folder()
+    training = bench.begin(runs, by=OBEDIENT)
+    training.wait_for(lambda: next(runs.glob("*/checkpoints/*/sha256.json"), None))
+    run = only(runs)
+    with training.stopped():
+        for folder in (run, run / "checkpoints"):
+            folder.chmod(0o555)
+    training.end()
+    lost = training.reached - (bench.last_checkpoint(run) or 0)
+    outcomes.append(Outcome("a run folder that becomes read-only", training.refused_with(4), training.seen(), lost))
+
+    resumed = bench.resume(run, by=OBEDIENT)
+    resumed.end()
+    refused = resumed.refused_with(4)
+    for folder in (run, run / "checkpoints"):
+        folder.chmod(0o755)
+    like_unbroken, _ = bench.goes_on(run, by=OBEDIENT)
+    outcomes.append(Outcome("a read-only run to go on with", refused and like_unbroken, resumed.seen()))
+    return outcomes
+
+
+def tensorboard_gone(bench: Bench) -> list[Outcome]:
+    """The events taken away in mid-run, and the package that writes them."""
+    return [events_removed(bench), package_removed(bench)]
+
+
+def events_removed(bench: Bench) -> Outcome:
+    runs = bench.new_folder()
+    training = bench.begin(runs)
+    training.wait_for_step(8192)
+    for path in runs.glob("*/events.*"):
+        path.unlink()
+    survived = training.end() == 0 and bench.ends_like_unbroken(only(runs))
+    return Outcome("TensorBoard's file removed while running", survived, training.seen(), 0)
+
+
+def package_removed(bench: Bench) -> Outcome:
+    """A copy of the package, which comes before the one that is installed."""
+    packages, runs = bench.new_folder(), bench.new_folder()
+    copied = shutil.copytree(Path(tensorboard.__file__).parent, packages / "tensorboard")
+    training = bench.begin(runs, env=os.environ | {"PYTHONPATH": str(packages)})
+    training.wait_for_step(4096)
+    shutil.rmtree(copied)
+    survived = training.end() == 0 and bench.ends_like_unbroken(only(runs))
+    return Outcome("the package tensorboard removed while running", survived, training.seen(), 0)
+
+
+def folder_removed(bench: Bench) -> list[Outcome]:
+    """The whole run folder taken away in mid-run: nothing to go on with, but one clear line."""
+    runs = bench.new_folder()
+    training = bench.begin(runs)
+    training.wait_for_step(8192)
+    with training.stopped():
+        only(runs).rename(bench.new_folder() / "elsewhere")
+    training.end()
+    return [Outcome("the run folder removed while running", training.refused_with(4), training.seen())]
+
+
+def memory(bench: Bench) -> list[Outcome]:
+    """Resident memory of a process over many chunks, and over many checkpoints."""
+    size = bench.module.read_args(bench.stopped_run).update_size
+    return [
+        watched(bench, "memory over chunks", size, bench.args.chunks, ("--checkpoint-every", 0)),
+        watched(bench, "memory over checkpoints", size, bench.args.saves, ("--checkpoint-every", size)),
+    ]
+
+
+def watched(bench: Bench, what: str, size: int, chunks: int, flags: tuple) -> Outcome:
+    """Trains with a log point every update of `size` steps, and looks at the memory of the process at each."""
+    flags += ("--log-every", size, "--eval-every", 0, "--total-timesteps", size * chunks)
+    training = bench.begin(bench.new_folder(), *flags)
+    process, points = psutil.Process(training.process.pid), []
+    while training.process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used = process.memory_info()
+            points.append((training.reached // size, (used.rss - used.shared) / MB))  # without the files it has mapped
+        time.sleep(0.1)
+    chunk, megabytes = np.array([point for point in points if 100 <= point[0] < chunks]).T
+    slope = 1000 * theilslopes(megabytes, chunk).slope  # MB per thousand
+    survived = training.end() == 0 and slope < GROWTH
+    seen = f"exit {training.process.returncode}; {chunks} of them, from the 100th on {slope:+.2f} MB per 1,000"
+    seen += f" ({megabytes[0]:.0f} MB then, at most {megabytes.max():.0f} MB, {megabytes[-1]:.0f} MB at the end)"
+    return Outcome(what, survived, seen)
+
+
+FAULTS = {
+    "kill": kill,
+    "sigterm": sigterm,
+    "disk": disk,
+    "stdout": stdout_full,
+    "damage": damage,
+    "layout": layout,
+    "nan": nan,
+    "same-second": same_second,
+    "read-only": read_only,
+    "tensorboard": tensorboard_gone,
+    "folder": folder_removed,
+    "memory": memory,
+}
+
+
+# -------------------------------------------------------------------------------------------------------------- main
+
+
+def summary(outcomes: list[Outcome]) -> list[dict]:
+    """A row of the table for every fault."""
+    rows = []
+    for fault in dict.fromkeys(outcome.fault for outcome in outcomes):
+        of_it = [outcome for outcome in outcomes if outcome.fault == fault]
+        lost = [outcome.steps_lost for outcome in of_it if outcome.steps_lost is not None]
+        seen = Counter(outcome.seen for outcome in of_it)
+        rows.append(
+            {
+                "fault": fault,
+                "tried": len(of_it),
+                "survived": sum(outcome.survived for outcome in of_it),
+                "steps_lost_median": round(float(np.median(lost))) if lost else "",
+                "steps_lost_largest": max(lost) if lost else "",
+                "seen": "; ".join(f"{count} x {text}" if count > 1 else text for text, count in seen.items()),
+            }
+        )
+    return rows
+
+
+def main(args: Args) -> bool:
+    """Tries the faults and writes the table: whether all were survived."""
+    names = args.faults or tuple(FAULTS)
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown:
+        raise RuntimeError(f"--faults {unknown[0]}: use some of {', '.join(FAULTS)}")
+    outcomes = []
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(args, Path(folder))
+        try:
+            for name in names:
+                began, some = time.monotonic(), FAULTS[name](bench)
+                outcomes += some
+                for row in summary(some):
+                    print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+                print(f"# {name} took {time.monotonic() - began:.0f} s", flush=True)
+        finally:
+            for process in bench.processes:
+                process.kill()
+    rows = [{"script": args.script} | row for row in summary(outcomes)]
+    write_table(Path(args.out), rows)
+    return all(outcome.survived for outcome in outcomes)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(0 if main(tyro.cli(Args, description=__doc__)) else 1)
+    except RuntimeError as error:
+        sys.exit(f"soak.py: error: {error}")
