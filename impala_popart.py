@@ -63,7 +63,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 import popgym_arcade
-from popgym_arcade import hosts
+from popgym_arcade import device_memory, hosts
 
 SCRIPT = Path(__file__).stem
 MAX_INT = 2**31 - 1
@@ -158,6 +158,8 @@ class Args:
     """reader of pixels: patch (fast everywhere), paper (POPGym Arcade's convolutions) or impala (residual network)"""
     precision: str = "float32"
     """matrix products in float32 or bfloat16; parameters, memory and the last layer stay in float32"""
+    remat: bool = False
+    """read a minibatch in eight pieces, each once more in the backward pass: less memory, more time"""
     num_devices: int = 0
     """devices that share the environments, or the seeds if these divide evenly; 0: all there are"""
     distributed: bool = False
@@ -215,6 +217,11 @@ class Args:
     def update_size(self) -> int:
         """Steps of one rollout over all environments of a seed, T * E."""
         return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_shape(self) -> tuple[int, int]:
+        """Steps and environments of the sequences of a minibatch, on all devices together."""
+        return self.num_steps, self.num_envs // self.num_minibatches
 
     @property
     def num_updates(self) -> int:
@@ -512,6 +519,25 @@ class Encoder(nn.Module):
         return nn.leaky_relu(self.dense(512)(x.reshape(obs.shape[0], -1)))
 
 
+PIECES = 8  # in which --remat reads a batch
+
+
+def in_pieces(encode: nn.Module, obs: jax.Array) -> jax.Array:
+    """`encode(obs)` of obs[N, ...], read N / 8 at a time (fewer pieces if 8 does not divide N): features [N, F].
+
+    The backward pass reads each piece once more, so that what the encoder computes within is kept of one piece only.
+    Every device has its part of each piece.
+    """
+
+    def read(encode, _, piece):
+        return None, nn.remat(lambda encode, piece: encode(piece))(encode, piece)
+
+    pieces = math.gcd(len(obs), PIECES)
+    parts = obs.reshape(-1, pieces, *obs.shape[1:]).swapaxes(0, 1)
+    _, x = nn.scan(read, variable_broadcast="params", split_rngs={"params": False})(encode, None, parts)
+    return x.swapaxes(0, 1).reshape(len(obs), -1)
+
+
 class MinGRU(GRAS):
     """h_t = (1 - z_t) h_{t-1} + z_t W_h x_t with z_t = sigmoid(W_z x_t), as an associative scan.
 
@@ -713,7 +739,8 @@ class ActorCritic(nn.Module):
         args, dtype, orthogonal = self.args, jnp.dtype(self.args.precision), nn.initializers.orthogonal
         kind, init = args.encoder if self.pixels else "dense", orthogonal(math.sqrt(2))
         residual = kind == "impala"
-        self.encode = ResidualEncoder(dtype) if residual else Encoder(kind, dtype, norm=False, kernel_init=init)
+        encoder = ResidualEncoder if residual else functools.partial(Encoder, kind, norm=False, kernel_init=init)
+        self.encode = encoder(dtype=dtype)
         if args.memory == "none":
             layers = [nn.Dense(args.hidden_size, dtype=dtype, kernel_init=init) for _ in range(2)]
             self.hidden = [(layer, nn.LayerNorm(dtype=dtype)) for layer in layers]
@@ -730,7 +757,8 @@ class ActorCritic(nn.Module):
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array, prev_reward: jax.Array):
         steps, batch = start.shape
         x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # B first, which devices share
-        x = self.encode(x).reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
+        x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
+        x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # an episode's first observation follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         if self.args.prev_action and isinstance(self.encode, ResidualEncoder):
@@ -766,11 +794,16 @@ def forward(network: ActorCritic, params, carry, obs, prev_action, start, prev_r
     return network.apply(params, carry, obs, prev_action, start, prev_reward)
 
 
+def blank_inputs(network: ActorCritic, observation_space, steps: int, batch: int) -> tuple:
+    """What `forward` reads, here of [steps, batch] observations that show nothing: the inputs in order."""
+    obs = jnp.zeros((steps, batch, *observation_space.shape), observation_space.dtype)
+    prev_action, start = jnp.zeros((steps, batch), jnp.int32), jnp.ones((steps, batch), bool)
+    return initial_carry(network, batch), obs, prev_action, start, jnp.zeros((steps, batch))
+
+
 def init_params(network: ActorCritic, observation_space, key: jax.Array):
     """Fresh parameters, float32: {"params": weights, "popart": {"statistics": PopArt}}."""
-    obs = jnp.zeros((1, 1, *observation_space.shape), observation_space.dtype)
-    zeros = jnp.zeros((1, 1))
-    return network.init(key, initial_carry(network, 1), obs, zeros.astype(jnp.int32), zeros == 0, zeros)
+    return network.init(key, *blank_inputs(network, observation_space, 1, 1))
 
 
 def select_task(args: Args, params, index: int) -> tuple[Args, Any]:
@@ -1339,6 +1372,60 @@ def seed_by_seed(init, args: Args):
     return functools.partial(jax.lax.map, init) if args.num_seeds > 1 else init
 
 
+LESS = {
+    "state": "lower --num-envs or --num-seeds, or the sizes of the network",
+    "rollout": "lower --num-envs or --num-steps",
+    "minibatch": "raise --num-minibatches, or lower --num-envs or --num-steps",
+}
+
+
+def minibatch_bytes(args: Args, state: TrainState) -> int:
+    """Bytes of a minibatch's observations, and of what is held while the network is differentiated on them."""
+    network, _, _ = make_actor(args)
+    space = jax.ShapeDtypeStruct(state.actor.obs.shape[1:], state.actor.obs.dtype)
+    inputs = functools.partial(blank_inputs, network, space, *args.minibatch_shape)
+    backward = device_memory.backward_bytes(lambda params: forward(network, params, *inputs())[1], state.params)
+    return device_memory.byte_size(jax.eval_shape(inputs)) + backward
+
+
+def memory_needed(args: Args) -> dict[str, float]:
+    """Bytes that training takes on each device, by what takes them: "state", "rollout", "minibatch".
+
+    What XLA has to hold at once: parameters, optimiser and environments; a rollout; of a minibatch the observations and
+    what the backward pass needs of the forward pass.
+    """
+    mesh, seeds = device_mesh(args), args.num_seeds
+    alone = dataclasses.replace(args, num_seeds=1, num_devices=1)
+    _, _, act = make_actor(alone)
+    state = jax.eval_shape(make_train(alone)[0], jax.random.key(0))
+
+    def play(state):
+        return act(state.params, state.actor, POLICIES["greedy"])[1]  # one step
+
+    minibatch = minibatch_bytes(alone, state)
+    if args.remat:  # of the pieces one at a time is there as a whole
+        whole = minibatch_bytes(dataclasses.replace(alone, remat=False), state)
+        minibatch += (whole - minibatch) / PIECES
+    own = seeds / mesh.size if mesh.axis_names == ("seeds",) else seeds  # parameters on each device
+    whole, actor, transition = map(device_memory.byte_size, (state, state.actor, jax.eval_shape(play, state)))
+    return {
+        "state": own * (whole - actor) + seeds * actor / mesh.size,
+        "rollout": seeds * (args.num_steps * transition + actor) / mesh.size,
+        "minibatch": seeds * minibatch / mesh.size,
+    }
+
+
+def check_memory(args: Args) -> None:
+    """Raises UserError, with the flag to change, when training does not fit into the memory of a device."""
+    needed, there = memory_needed(args), device_memory.available()
+    total, largest = sum(needed.values()), max(LESS, key=needed.get)
+    if total > there:
+        raise UserError(
+            f"training takes about {total / 1e9:.1f} GB, {needed[largest] / 1e9:.1f} of them for the {largest}, and "
+            f"there are {there / 1e9:.1f}: {LESS[largest]}"
+        )
+
+
 # -------------------------------------------------------------------------------------------------- run and checkpoints
 
 
@@ -1866,6 +1953,7 @@ def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm
 
 def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
     """A new run folder, or the one to go on with: its records, global step and state."""
+    check_memory(args)
     first = jax.process_index() == 0
     if not args.resume:
         init, _ = make_train(args)
@@ -1972,7 +2060,7 @@ def quiet_threads() -> None:
     """Lets the main thread alone say what went wrong: those of orbax and TensorBoard print stack traces of the same."""
     threading.excepthook = lambda _: None
     sys.unraisablehook = lambda _: None
-    logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
+    logging.getLogger("absl").addFilter(lambda record: record.levelno > logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 import popgym_arcade
-from popgym_arcade import hosts
+from popgym_arcade import device_memory, hosts
 
 SCRIPT = Path(__file__).stem
 MAX_INT = 2**31 - 1
@@ -135,6 +135,8 @@ class Args:
     """reader of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     precision: str = "float32"
     """matrix products in float32 or bfloat16; parameters stay in float32"""
+    remat: bool = False
+    """read a minibatch in eight pieces, each once more in the backward pass: less memory, more time"""
     num_devices: int = 0
     """devices that share the environments, or the seeds if these divide evenly; 0: all there are"""
     distributed: bool = False
@@ -174,6 +176,11 @@ class Args:
     def update_size(self) -> int:
         """Steps of one rollout over all environments of a seed, T * E."""
         return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_shape(self) -> tuple[int, int]:
+        """Steps on end, that is one, and how many such there are in a minibatch, on all devices together."""
+        return 1, self.update_size // self.num_minibatches
 
     @property
     def num_updates(self) -> int:
@@ -427,6 +434,25 @@ class Encoder(nn.Module):
         return nn.leaky_relu(self.dense(512)(x.reshape(obs.shape[0], -1)))
 
 
+PIECES = 8  # in which --remat reads a batch
+
+
+def in_pieces(encode: nn.Module, obs: jax.Array) -> jax.Array:
+    """`encode(obs)` of obs[N, ...], read N / 8 at a time (fewer pieces if 8 does not divide N): features [N, F].
+
+    The backward pass reads each piece once more, so that what the encoder computes within is kept of one piece only.
+    Every device has its part of each piece.
+    """
+
+    def read(encode, _, piece):
+        return None, nn.remat(lambda encode, piece: encode(piece))(encode, piece)
+
+    pieces = math.gcd(len(obs), PIECES)
+    parts = obs.reshape(-1, pieces, *obs.shape[1:]).swapaxes(0, 1)
+    _, x = nn.scan(read, variable_broadcast="params", split_rngs={"params": False})(encode, None, parts)
+    return x.swapaxes(0, 1).reshape(len(obs), -1)
+
+
 def leaf_name(path) -> str:
     """A leaf's place in its tree, as "layers.0.gate.weight"."""
     return jax.tree_util.keystr(path, simple=True, separator=".")
@@ -464,7 +490,9 @@ class Tower(nn.Module):
 
     def __call__(self, obs: jax.Array) -> jax.Array:
         steps, batch = obs.shape[:2]
-        x = self.encode(obs.reshape(steps * batch, *obs.shape[2:])).reshape(steps, batch, -1)  # [T, B, F]
+        x = obs.reshape(steps * batch, *obs.shape[2:])
+        x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
+        x = x.reshape(steps, batch, -1)  # [T, B, F]
         for layer, norm in self.hidden:
             x = nn.leaky_relu(norm(layer(x)))
         return self.head(x)
@@ -500,9 +528,14 @@ def forward(network: ActorCritic, params, carry, obs, prev_action=None, start=No
     return carry, network.apply(params, obs)
 
 
+def blank_inputs(network: ActorCritic, observation_space, steps: int, batch: int) -> tuple:
+    """What `forward` reads, here of [steps, batch] observations that show nothing: no carry, obs."""
+    return (), jnp.zeros((steps, batch, *observation_space.shape), observation_space.dtype)
+
+
 def init_params(network: ActorCritic, observation_space, key: jax.Array):
     """Fresh parameters, float32."""
-    obs = jnp.zeros((1, 1, *observation_space.shape), observation_space.dtype)
+    _, obs = blank_inputs(network, observation_space, 1, 1)
     return network.init(key, obs)
 
 
@@ -933,6 +966,60 @@ def seed_by_seed(init, args: Args):
     orthogonal weights ask for.
     """
     return functools.partial(jax.lax.map, init) if args.num_seeds > 1 else init
+
+
+LESS = {
+    "state": "lower --num-envs or --num-seeds, or the sizes of the network",
+    "rollout": "lower --num-envs or --num-steps",
+    "minibatch": "raise --num-minibatches, or lower --num-envs or --num-steps",
+}
+
+
+def minibatch_bytes(args: Args, state: TrainState) -> int:
+    """Bytes of a minibatch's observations, and of what is held while the network is differentiated on them."""
+    network, _, _ = make_actor(args)
+    space = jax.ShapeDtypeStruct(state.actor.obs.shape[1:], state.actor.obs.dtype)
+    inputs = functools.partial(blank_inputs, network, space, *args.minibatch_shape)
+    backward = device_memory.backward_bytes(lambda params: forward(network, params, *inputs())[1], state.params)
+    return device_memory.byte_size(jax.eval_shape(inputs)) + backward
+
+
+def memory_needed(args: Args) -> dict[str, float]:
+    """Bytes that training takes on each device, by what takes them: "state", "rollout", "minibatch".
+
+    What XLA has to hold at once: parameters, optimiser and environments; a rollout; of a minibatch the observations and
+    what the backward pass needs of the forward pass.
+    """
+    mesh, seeds = device_mesh(args), args.num_seeds
+    alone = dataclasses.replace(args, num_seeds=1, num_devices=1)
+    _, _, act = make_actor(alone)
+    state = jax.eval_shape(make_train(alone)[0], jax.random.key(0))
+
+    def play(state):
+        return act(state.params, state.actor, POLICIES["greedy"])[1]  # one step
+
+    minibatch = minibatch_bytes(alone, state)
+    if args.remat:  # of the pieces one at a time is there as a whole
+        whole = minibatch_bytes(dataclasses.replace(alone, remat=False), state)
+        minibatch += (whole - minibatch) / PIECES
+    own = seeds / mesh.size if mesh.axis_names == ("seeds",) else seeds  # parameters on each device
+    whole, actor, transition = map(device_memory.byte_size, (state, state.actor, jax.eval_shape(play, state)))
+    return {
+        "state": own * (whole - actor) + seeds * actor / mesh.size,
+        "rollout": seeds * (args.num_steps * transition + actor) / mesh.size,
+        "minibatch": seeds * minibatch / mesh.size,
+    }
+
+
+def check_memory(args: Args) -> None:
+    """Raises UserError, with the flag to change, when training does not fit into the memory of a device."""
+    needed, there = memory_needed(args), device_memory.available()
+    total, largest = sum(needed.values()), max(LESS, key=needed.get)
+    if total > there:
+        raise UserError(
+            f"training takes about {total / 1e9:.1f} GB, {needed[largest] / 1e9:.1f} of them for the {largest}, and "
+            f"there are {there / 1e9:.1f}: {LESS[largest]}"
+        )
 
 
 # -------------------------------------------------------------------------------------------------- run and checkpoints
@@ -1395,6 +1482,7 @@ def log_point(records: Records, sums: dict, step: int, seconds: float, bar: tqdm
 
 def begin_run(args: Args, train_keys: jax.Array) -> tuple[Records, int, TrainState]:
     """A new run folder, or the one to go on with: its records, global step and state."""
+    check_memory(args)
     first = jax.process_index() == 0
     if not args.resume:
         init, _ = make_train(args)
@@ -1501,7 +1589,7 @@ def quiet_threads() -> None:
     """Lets the main thread alone say what went wrong: those of orbax and TensorBoard print stack traces of the same."""
     threading.excepthook = lambda _: None
     sys.unraisablehook = lambda _: None
-    logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
+    logging.getLogger("absl").addFilter(lambda record: record.levelno > logging.ERROR)
 
 
 if __name__ == "__main__":

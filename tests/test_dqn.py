@@ -16,6 +16,7 @@ from small import assert_equal
 import dqn_mlp
 import dqn_rnn
 import popgym_arcade
+from popgym_arcade import device_memory
 
 DQN = ("dqn_mlp", "dqn_rnn")
 FAMILIES = sorted({name.removesuffix("Easy") for name in popgym_arcade.REGISTERED_ENVIRONMENTS if "Easy" in name})
@@ -401,12 +402,12 @@ def test_storing_states_or_frames_learns_the_same_to_the_last_bit(name):
 def test_a_million_steps_fit_where_frames_never_would(monkeypatch, tmp_path):
     args = dqn_mlp.Args(env_id="TetrisHard", run_dir=str(tmp_path / "runs")).checked()
     assert dqn_mlp.replay_bytes(args) < 0.7e9
-    monkeypatch.setattr(dqn_mlp, "device_memory", lambda: 16 * 10**9)
-    dqn_mlp.check_memory(args)
+    monkeypatch.setattr(device_memory, "available", lambda: 16 * 10**9)
+    dqn_mlp.check_replay(args)
     with pytest.raises(dqn_mlp.UserError, match="takes 98 GB of 16: lower it, or use --replay-storage states"):
         dqn_mlp.main(dataclasses.replace(args, replay_storage="frames").checked())
     assert not list(tmp_path.iterdir())
-    assert dqn_mlp.device_memory() > 10**9
+    assert device_memory.available() > 10**9
 
 
 @pytest.mark.parametrize("name", DQN)

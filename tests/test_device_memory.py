@@ -1,0 +1,109 @@
+"""Memory that a training takes, told before it is compiled; what does not fit is refused; --remat needs less of it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scripts import ALL, arcade, script, small, trained
+
+from popgym_arcade import device_memory
+
+LARGE = {  # trainings whose minibatches count
+    "pqn_mlp": {"num_envs": 32, "num_steps": 16},
+    "pqn_rnn": {"num_envs": 16, "num_steps": 16, "encoder": "paper"},
+    "ppo_rnn": {"num_envs": 16, "num_steps": 16},
+    "dqn_rnn": {"num_envs": 16, "batch_size": 32},
+    "impala_popart": {"num_envs": 16, "num_steps": 16},
+}
+
+
+def measured(name, args):
+    """Bytes that XLA sets aside for a chunk of training: its arguments and what it computes with."""
+    module = script(name)
+    _, train_chunk = module.make_train(args)
+    chunk = jax.jit(module.over_seeds(train_chunk, args, (0, None)), donate_argnums=0)
+    memory = chunk.lower(module.abstract_state(args), np.int32(1)).compile().memory_analysis()
+    return memory.argument_size_in_bytes + memory.temp_size_in_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_the_prediction_is_within_a_quarter(name):
+    args = arcade(name, **LARGE[name])
+    needed = script(name).memory_needed(args)
+    assert sum(needed.values()) == pytest.approx(measured(name, args), rel=0.25)
+
+
+@pytest.mark.slow
+def test_reading_in_pieces_takes_less_memory_as_predicted():
+    args = arcade("pqn_rnn", **LARGE["pqn_rnn"])
+    again = dataclasses.replace(args, remat=True)
+    module, taken = script("pqn_rnn"), measured("pqn_rnn", again)
+    assert taken < measured("pqn_rnn", args) / 2
+    assert sum(module.memory_needed(again).values()) == pytest.approx(taken, rel=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pqn_mlp", "pqn_rnn"])
+def test_reading_in_pieces_learns_the_same(name):
+    args = small(name, num_envs=8, num_steps=4)
+    one, other = (trained(name, dataclasses.replace(args, remat=remat), 3)[0].params for remat in (False, True))
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for mine, yours in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(mine, yours, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_does_not_fit_is_refused_before_anything_is_written(name, monkeypatch, tmp_path):
+    module, args = script(name), small(name, run_dir=str(tmp_path / "runs"))
+    needed = module.memory_needed(args)
+    largest = max(needed, key=needed.get)
+    monkeypatch.setattr(device_memory, "available", lambda: 0.9 * sum(needed.values()))
+    with pytest.raises(module.UserError, match=rf"^training takes about .* for the {largest}, .*: .*--") as error:
+        module.main(args)
+    assert "\n" not in str(error.value) and error.value.exit_code == 2
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(device_memory, "available", lambda: 1.1 * sum(needed.values()))
+    module.check_memory(args)
+
+
+@pytest.mark.parametrize("name, flag, value, part", [
+    ("pqn_mlp", "num_envs", 4096, "rollout"),
+    ("pqn_rnn", "num_steps", 512, "rollout"),
+    ("ppo_mlp", "num_seeds", 64, "rollout"),
+    ("dqn_mlp", "batch_size", 4096, "minibatch"),
+    ("dqn_rnn", "buffer_size", 20_000_000, "replay buffer"),
+])  # fmt: skip
+def test_more_of_what_costs_memory_needs_more(name, flag, value, part):
+    module, args = script(name), arcade(name, total_timesteps=10**8)
+    before = module.memory_needed(args)
+    after = module.memory_needed(dataclasses.replace(args, **{flag: value}))
+    assert before.keys() == after.keys() == module.LESS.keys()
+    assert after[part] > 10 * before[part]
+    assert all(after[other] >= before[other] for other in before)
+    assert "--" + flag.replace("_", "-") in module.LESS[part] or flag == "num_seeds"
+
+
+def test_what_a_device_has(monkeypatch):
+    assert 1e9 < device_memory.available() < 1e13
+    monkeypatch.setattr(jax, "local_device_count", lambda: 2)
+    alone = device_memory.available()
+    monkeypatch.setattr(jax, "local_device_count", lambda: 8)
+    assert device_memory.available() == alone / 4
+
+
+def test_bytes_of_a_backward_pass():
+    """Of sin((x + 1) w): x + 1 for the product's gradient, the slope of the sine; and the largest gradient, twice."""
+    x, w = np.ones((32, 64), np.float32), jax.ShapeDtypeStruct((64, 128), np.float32)
+    inputs, product = 4 * 32 * 64, 4 * 32 * 128
+    layer = lambda w: jnp.sin((jnp.asarray(x) + 1) @ w)  # noqa: E731
+    assert device_memory.backward_bytes(layer, w) == inputs + product + 2 * product
+    two = lambda w: (layer(w), layer(w))  # noqa: E731
+    assert device_memory.backward_bytes(two, w) == inputs + 2 * product + 2 * product  # x + 1 is held once
+
+
+def test_byte_size_of_keys_and_shapes():
+    tree = {"key": jax.random.key(0), "x": jax.ShapeDtypeStruct((3, 5), np.int8), "y": np.zeros(2)}
+    assert device_memory.byte_size(tree) == 8 + 15 + 16
