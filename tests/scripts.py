@@ -73,7 +73,7 @@ def fresh_params(name, args):
     env, env_params = module.make_env(module.tasks(args)[0] if hasattr(module, "tasks") else args)
     space, actions = env.observation_space(env_params), env.action_space(env_params)
     network = module.make_network(args, space, getattr(actions, "n", None) or actions.shape[0])
-    params = module.init_params(network, space, jax.random.key(0))
+    params = jax.jit(lambda key: module.init_params(network, space, key))(jax.random.key(0))
     if name == "impala_popart":
         head = params["params"]["value"]
         head["kernel"] = 0.1 * jax.random.normal(jax.random.key(1), head["kernel"].shape)

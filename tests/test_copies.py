@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import re
 from pathlib import Path
 
@@ -95,13 +96,25 @@ SHARED_WITHIN = {
 
 def definitions(name):
     """Name -> text of everything a script defines at its top level."""
-    text = (ROOT / f"{name}.py").read_text()
-    found = {}
+    return definitions_of((ROOT / f"{name}.py").read_text())
+
+
+def segment(lines, node):
+    """What ast.get_source_segment gives, which splits the whole text into lines for each node."""
+    own = lines[node.lineno - 1 : node.end_lineno]
+    own[-1] = own[-1][: node.end_col_offset]
+    own[0] = own[0][node.col_offset :]
+    return b"\n".join(own).decode()
+
+
+@functools.cache
+def definitions_of(text):
+    found, lines = {}, text.encode().split(b"\n")
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = "\n".join(map(ast.unparse, node.decorator_list)) + ast.get_source_segment(text, node)
+            found[node.name] = "\n".join(map(ast.unparse, node.decorator_list)) + segment(lines, node)
         elif isinstance(node, ast.Assign):
-            found[ast.unparse(node.targets[0])] = ast.get_source_segment(text, node)
+            found[ast.unparse(node.targets[0])] = segment(lines, node)
     return found
 
 
@@ -125,10 +138,15 @@ def test_scripts_of_one_kind_share_more(pair):
 
 def functions_within(name):
     """Name -> text of the functions that make_actor and make_train define."""
-    text = (ROOT / f"{name}.py").read_text()
+    return functions_within_text((ROOT / f"{name}.py").read_text())
+
+
+@functools.cache
+def functions_within_text(text):
+    lines = text.encode().split(b"\n")
     makers = [node for node in ast.parse(text).body if getattr(node, "name", "") in ("make_actor", "make_train")]
     inner = [node for maker in makers for node in ast.walk(maker) if isinstance(node, ast.FunctionDef)]
-    return {node.name: ast.get_source_segment(text, node) for node in inner}
+    return {node.name: segment(lines, node) for node in inner}
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)
@@ -141,8 +159,9 @@ def test_a_replay_buffer_changes_no_more_than_this(name):
 def methods(name, kind):
     """Name -> text of the methods of a script's class."""
     text = (ROOT / f"{name}.py").read_text()
+    lines = text.encode().split(b"\n")
     (found,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == kind)
-    return {node.name: ast.get_source_segment(text, node) for node in found.body if isinstance(node, ast.FunctionDef)}
+    return {node.name: segment(lines, node) for node in found.body if isinstance(node, ast.FunctionDef)}
 
 
 def test_several_tasks_change_no_more_than_this():

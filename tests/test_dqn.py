@@ -19,6 +19,11 @@ import popgym_arcade
 from popgym_arcade import device_memory
 
 DQN = ("dqn_mlp", "dqn_rnn")
+# Compiled as a whole: each operation alone is a program too
+n_step_targets = jax.jit(dqn_rnn.n_step_targets, static_argnums=(2, 3))
+lay_out = jax.jit(dqn_rnn.lay_out, static_argnums=1)
+forward = jax.jit(dqn_rnn.forward, static_argnums=0)
+read_sequence = jax.jit(dqn_rnn.read_sequence, static_argnums=0)
 FAMILIES = sorted({name.removesuffix("Easy") for name in popgym_arcade.REGISTERED_ENVIRONMENTS if "Easy" in name})
 
 
@@ -59,6 +64,8 @@ def test_double_q_values_against_rlax():
 def test_n_step_targets_against_a_loop(n):
     steps = random_steps(12, 40, n)
     value = np.random.default_rng(n).normal(size=(12, 40)).astype(np.float32)
+    found = n_step_targets(steps, value, 0.9, n)
+    steps = jax.tree.map(np.asarray, steps)
     expected = np.zeros((12, 40))
     for b in range(40):
         for t in range(12):
@@ -69,7 +76,7 @@ def test_n_step_targets_against_a_loop(n):
                 if bool(steps.terminated[k, b] | steps.truncated[k, b]):
                     break
             expected[t, b] += factor * value[k, b]
-    np.testing.assert_allclose(dqn_rnn.n_step_targets(steps, value, 0.9, n), expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -77,8 +84,8 @@ def test_n_step_targets_against_rlax(n):
     steps = random_steps(12, 40, n, truncated=0)
     value = jnp.asarray(np.random.default_rng(n).normal(size=(12, 40)), jnp.float32)
     returns = functools.partial(rlax.n_step_bootstrapped_returns, n=n)
-    expected = jax.vmap(returns, 1, 1)(steps.reward, 0.9 * (1 - steps.terminated), value)
-    np.testing.assert_allclose(dqn_rnn.n_step_targets(steps, value, 0.9, n), expected, atol=1e-5)
+    expected = jax.jit(jax.vmap(returns, 1, 1))(steps.reward, 0.9 * (1 - steps.terminated), value)
+    np.testing.assert_allclose(n_step_targets(steps, value, 0.9, n), expected, atol=1e-5)
 
 
 def test_importance_weights():
@@ -98,7 +105,8 @@ def test_importance_weights():
 @pytest.mark.parametrize("seed", range(5))
 def test_slots_hold_every_observation_and_every_next_one(seed):
     steps = random_steps(9, 30, seed)
-    slots = dqn_rnn.lay_out(steps, 9 + 1 + 8)
+    slots = lay_out(steps, 9 + 1 + 8)
+    steps, slots = jax.tree.map(np.asarray, (steps, slots))
     for b in range(30):
         expected = []  # what a memory has to read, and in this order
         for t in range(9):
@@ -125,14 +133,8 @@ def sequence_of(args, steps):
 def some_carry(network, params, scale):
     """A memory of six sequences that has read something."""
     obs = scale * jnp.arange(24.0).reshape(1, 6, 4)
-    return dqn_rnn.forward(
-        network,
-        params,
-        dqn_rnn.initial_carry(network, 6),
-        obs,
-        jnp.zeros((1, 6), jnp.int32),
-        jnp.ones((1, 6), bool),
-    )[0]
+    start = jnp.zeros((1, 6), jnp.int32), jnp.ones((1, 6), bool)
+    return forward(network, params, dqn_rnn.initial_carry(network, 6), obs, *start)[0]
 
 
 @pytest.mark.parametrize("memory", ["MinGRU", "LRU", "GRU"])
@@ -144,20 +146,21 @@ def test_sequences_equal_reading_step_by_step(memory):
     carry = some_carry(network, params, 0.1)
     steps = steps.replace(start=steps.start.at[0].set(jnp.arange(6) % 2 == 0))
     past, present = (jax.tree.map(lambda x, part=part: x[part], steps) for part in (slice(3), slice(3, None)))
-    q, next_q = dqn_rnn.read_sequence(network, params, carry, past, dqn_rnn.lay_out(present, 5 + 1 + 4))
+    q, next_q = read_sequence(network, params, carry, past, lay_out(present, 5 + 1 + 4))
+    read = functools.partial(forward, network, params)
+    steps, q, next_q = jax.tree.map(np.asarray, (steps, q, next_q))
     for t in range(8):
-        read = functools.partial(dqn_rnn.forward, network, params)
         carry, now = read(carry, steps.seen[t][None], steps.prev_action[t][None], steps.start[t][None])
-        _, after = read(carry, steps.next_seen[t][None], steps.action[t][None], jnp.zeros((1, 6), bool))
+        _, after = read(carry, steps.next_seen[t][None], steps.action[t][None], np.zeros((1, 6), bool))
         if t < 3:
             continue
-        np.testing.assert_allclose(q[t - 3], now.q[0], atol=2e-5)
+        np.testing.assert_allclose(q[t - 3], np.asarray(now.q)[0], atol=2e-5)
         # (a step that goes on has as its next observation that of the next step, half a step from this one's here)
-        apart = np.asarray(steps.truncated[t]) if t < 7 else np.full(6, True)
-        np.testing.assert_allclose(np.asarray(next_q[t - 3])[apart], np.asarray(after.q[0])[apart], atol=2e-5)
+        apart = steps.truncated[t] if t < 7 else np.full(6, True)
+        np.testing.assert_allclose(next_q[t - 3][apart], np.asarray(after.q)[0][apart], atol=2e-5)
         if t < 7:
-            goes_on = ~np.asarray(steps.truncated[t] | steps.terminated[t])
-            np.testing.assert_allclose(np.asarray(next_q[t - 3])[goes_on], np.asarray(q[t - 2])[goes_on], atol=1e-7)
+            goes_on = ~(steps.truncated[t] | steps.terminated[t])
+            np.testing.assert_allclose(next_q[t - 3][goes_on], q[t - 2][goes_on], atol=1e-7)
 
 
 def test_burn_in_gives_memory_but_no_gradient():
@@ -165,25 +168,26 @@ def test_burn_in_gives_memory_but_no_gradient():
     network, params, steps = sequence_of(args, random_steps(8, 6, 1, truncated=0, terminated=0))
     steps = steps.replace(start=steps.start.at[:].set(False))
     past, present = (jax.tree.map(lambda x, part=part: x[part], steps) for part in (slice(3), slice(3, None)))
-    slots = dqn_rnn.lay_out(present, 6)
+    slots = lay_out(present, 6)
     carry = some_carry(network, params, 0.1)
 
     def total(params, carry, seen, now):
         q, next_q = dqn_rnn.read_sequence(network, params, carry, past.replace(seen=seen), slots.replace(seen=now))
         return jnp.square(q).sum() + jnp.square(next_q).sum()
 
-    grads = jax.grad(total, argnums=(0, 1, 2, 3), allow_int=True)(params, carry, past.seen, slots.seen)
+    grads = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3), allow_int=True))(params, carry, past.seen, slots.seen)
     floats = [leaf for leaf in jax.tree.leaves(grads[1:3]) if leaf.dtype != jax.dtypes.float0]
     assert floats and all((leaf == 0).all() for leaf in floats) and (grads[3] != 0).any()
     # the same gradient as with the carry after the burn-in given, and another than without burn-in
-    burnt, _ = dqn_rnn.forward(network, params, carry, past.seen, past.prev_action, past.start)
+    burnt, _ = forward(network, params, carry, past.seen, past.prev_action, past.start)
     nothing = jax.tree.map(lambda x: x[:0], past)
 
     def without(params, carry):
         return jnp.square(jnp.stack(dqn_rnn.read_sequence(network, params, carry, nothing, slots))).sum()
 
-    assert_equal(grads[0], jax.grad(without)(params, burnt), atol=1e-4)
-    assert not np.allclose(without(params, burnt), without(params, carry))
+    value, grad = jax.jit(jax.value_and_grad(without))(params, burnt)
+    assert_equal(grads[0], grad, atol=1e-4)
+    assert not np.allclose(value, jax.jit(without)(params, carry))
 
 
 def test_a_sequence_that_crosses_an_episode_start_resets_the_memory():
@@ -194,8 +198,8 @@ def test_a_sequence_that_crosses_an_episode_start_resets_the_memory():
 
     def read(seen, scale):
         carry = some_carry(network, params, scale)
-        slots = dqn_rnn.lay_out(steps.replace(seen=seen), 9)
-        return dqn_rnn.read_sequence(network, params, carry, nothing, slots)[0]
+        slots = lay_out(steps.replace(seen=seen), 9)
+        return read_sequence(network, params, carry, nothing, slots)[0]
 
     one, other = read(steps.seen, 0.1), read(steps.seen.at[:4].add(1.0), 0.2)
     np.testing.assert_allclose(one[4:], other[4:], atol=1e-6)
@@ -215,7 +219,8 @@ def sampled_in_the_next_update(name, args, state):
     with jax.debug_key_reuse(False):  # the update has used its key already
         _, learn_key = jax.random.split(state.key)
         _, sample_key = jax.random.split(learn_key)
-    return buffer.sample(buffer.add(state.replay, written), sample_key), after, metrics
+    sample = jax.jit(lambda replay, key: buffer.sample(buffer.add(replay, written), key))
+    return sample(state.replay, sample_key), after, metrics
 
 
 def with_another_target(state):
@@ -253,7 +258,7 @@ def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
     state = with_another_target(state)
     sample, after, metrics = sampled_in_the_next_update("dqn_rnn", args, state)
     network, _, _ = dqn_rnn.make_actor(args)
-    forward = jax.jit(functools.partial(dqn_rnn.forward, network))
+    read = functools.partial(forward, network)
     flat = lambda x: np.asarray(x).reshape(args.batch_size, -1, *x.shape[3:])  # noqa: E731
     steps = jax.tree.map(flat, sample.experience.steps)  # [B, burn-in + T, ...]
     length, no_start = args.burn_in + args.num_steps, jnp.zeros((1, args.batch_size), bool)
@@ -261,12 +266,12 @@ def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
     def walk(params):
         carry, now, then = jax.tree.map(lambda x: x[:, 0], sample.experience.carry), [], []
         for t in range(length):
-            carry, output = forward(
+            carry, output = read(
                 params, carry, steps.seen[None, :, t], steps.prev_action[None, :, t], steps.start[None, :, t]
             )
-            now.append(output.q[0])
-            _, output = forward(params, carry, steps.next_seen[None, :, t], steps.action[None, :, t], no_start)
-            then.append(output.q[0])
+            now.append(np.asarray(output.q)[0])
+            _, output = read(params, carry, steps.next_seen[None, :, t], steps.action[None, :, t], no_start)
+            then.append(np.asarray(output.q)[0])
         return np.stack(now, axis=1), np.stack(then, axis=1)
 
     (q, next_q), (_, target_next_q) = walk(state.params), walk(state.target_params)
@@ -298,8 +303,9 @@ def test_a_gradient_step_of_dqn_mlp_against_a_loop(prioritized):
     sample, _, metrics = sampled_in_the_next_update("dqn_mlp", args, state)
     network, _, _ = dqn_mlp.make_actor(args)
     steps = jax.tree.map(lambda x: np.asarray(x)[:, 0], sample.experience)
-    q, next_q = (network.apply(state.params, x[None]).q[0] for x in (steps.seen, steps.next_seen))
-    target_next_q = network.apply(state.target_params, steps.next_seen[None]).q[0]
+    values = jax.jit(lambda params, x: network.apply(params, x[None]).q[0])
+    q, next_q = (np.asarray(values(state.params, x)) for x in (steps.seen, steps.next_seen))
+    target_next_q = np.asarray(values(state.target_params, steps.next_seen))
     error = np.zeros(args.batch_size)
     for b in range(args.batch_size):
         value = 0 if steps.terminated[b] else target_next_q[b, int(next_q[b].argmax())]
@@ -352,11 +358,12 @@ def test_priorities_follow_the_errors():
     args = small("dqn_mlp", prioritized=True, num_envs=1, train_frequency=1, buffer_size=64, batch_size=8)
     buffer, item = dqn_mlp.make_replay(args)
     replay = buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), item))
+    add, sample = jax.jit(buffer.add), jax.jit(buffer.sample)
     for i in range(64):
         one = jax.tree.map(lambda x: jnp.zeros((1, 1, *x.shape), x.dtype), item)
-        replay = buffer.add(replay, one.replace(reward=jnp.full((1, 1), float(i))))
-    replay = buffer.set_priorities(replay, jnp.arange(64), jnp.where(jnp.arange(64) < 32, 1.0, 3.0))
-    rewards = [np.asarray(buffer.sample(replay, jax.random.key(i)).experience.reward).ravel() for i in range(200)]
+        replay = add(replay, one.replace(reward=jnp.full((1, 1), float(i))))
+    replay = jax.jit(buffer.set_priorities)(replay, jnp.arange(64), jnp.where(jnp.arange(64) < 32, 1.0, 3.0))
+    rewards = [np.asarray(sample(replay, jax.random.key(i)).experience.reward).ravel() for i in range(200)]
     share = (np.concatenate(rewards) >= 32).mean()
     assert share == pytest.approx(3**args.prioritized_replay_alpha / (1 + 3**args.prioritized_replay_alpha), abs=0.03)
 
@@ -416,7 +423,7 @@ def test_a_truncated_step_leads_to_its_final_observation(name):
     module = script(name)
     _, begin, act = module.make_actor(args)
     _, params = fresh_params(name, args)
-    actor = begin(jax.random.key(1), args.num_envs)
+    actor, act = jax.jit(begin, static_argnums=1)(jax.random.key(1), args.num_envs), jax.jit(act)
     for t in range(3):
         actor, transition, info = act(params, actor, module.POLICIES["greedy"])
         kept = transition.step if name == "dqn_rnn" else transition.replayed
@@ -425,9 +432,14 @@ def test_a_truncated_step_leads_to_its_final_observation(name):
     assert not np.allclose(kept.next_seen, actor.obs)
 
 
+def late(name):
+    """Learning begins, and the target network follows, after every 128 steps: one program for two tests."""
+    return small(name, learning_starts=128, target_network_frequency=128, total_timesteps=512)
+
+
 @pytest.mark.parametrize("name", DQN)
 def test_nothing_is_learned_before_the_buffer_holds_enough(name):
-    args = small(name, learning_starts=128, total_timesteps=512)
+    args = late(name)
     before = trained(name, args, 0)[0]
     steps = []
     for updates in range(1, 512 // args.update_size):
@@ -443,7 +455,7 @@ def test_nothing_is_learned_before_the_buffer_holds_enough(name):
 @pytest.mark.parametrize("name", DQN)
 def test_the_target_network_follows(name):
     """tau 1: after an update it is the network; between two it stays."""
-    args = small(name, learning_starts=32, target_network_frequency=128, total_timesteps=512)
+    args = late(name)
     targets = {}
     for done in range(args.update_size, 512, args.update_size):
         state, _ = trained(name, args, done // args.update_size)

@@ -238,21 +238,21 @@ def test_truncation_bootstraps_from_the_final_observation(name):
     env, env_params = module.make_env(args)
     _, begin, act = module.make_actor(args)
     network, params = fresh_params(name, args)
-    actor = begin(jax.random.key(1), args.num_envs)
+    actor, act = jax.jit(begin, static_argnums=1)(jax.random.key(1), args.num_envs), jax.jit(act)
     for t in range(3):
         before = actor
         actor, transition, info = act(params, before, module.POLICIES["greedy"])
         assert bool(transition.truncated.all()) == (t == 2) and not transition.terminated.any()
         assert t == 2 or (transition.final_value == 0).all()
-    more = ()
+    more, forward = (), jax.jit(module.forward, static_argnums=0)
     carry = module.initial_carry(network, args.num_envs)
     if name == "impala_popart":
         more = transition.action[None], jnp.zeros((1, args.num_envs), bool)
     if name.endswith("rnn"):  # with the memory as it was
         last = before.obs[None], before.prev_action[None], before.start[None]
-        carry, _ = module.forward(network, params, before.carry, *last)
+        carry, _ = forward(network, params, before.carry, *last)
         more = transition.action[None], jnp.zeros((1, args.num_envs), bool)
-    _, output = module.forward(network, params, carry, info["final_observation"][None], *more)
+    _, output = forward(network, params, carry, info["final_observation"][None], *more)
     value = output.q[0].max(axis=-1) if name.startswith("pqn") else output.value[0]
     np.testing.assert_allclose(transition.final_value, value, atol=1e-5)
     assert (jnp.abs(transition.final_value) > 0).all() and (actor.episode_length == 0).all()
