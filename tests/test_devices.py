@@ -22,8 +22,9 @@ ROOT = Path(__file__).parents[1]
 def on_devices(name, **changes):
     """What tests/on_devices.py prints."""
     line = [sys.executable, str(ROOT / "tests" / "on_devices.py"), name, json.dumps(changes)]
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {os.environ['XLA_FLAGS']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(line, capture_output=True, text=True, timeout=900, env=os.environ | flags)
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    env = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=900, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -196,7 +196,7 @@ def test_recurrent_minibatches_give_the_gradient_of_the_whole_batch(name):
     _, begin, act = module.make_actor(args)
     network, params = fresh_params(name, args)
     policy = 0.5 if name == "pqn_rnn" else module.SAMPLE
-    actor = begin(jax.random.key(1), args.num_envs)
+    actor = jax.jit(begin, static_argnums=1)(jax.random.key(1), args.num_envs)
     act = jax.jit(act)
     for _ in range(
         args.num_steps
@@ -206,12 +206,12 @@ def test_recurrent_minibatches_give_the_gradient_of_the_whole_batch(name):
     for _ in range(3 * args.num_steps):
         actor, transition, _ = act(params, actor, policy)
         steps.append(transition)
-    rollout = jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)
-    assert rollout.start[1:].any() and any(jnp.abs(x).max() > 0 for x in jax.tree.leaves(first.carry) if x.size)
+    rollout = jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
+    assert rollout.start[1:].any() and any(np.abs(x).max() > 0 for x in jax.tree.leaves(first.carry) if x.size)
     advantage = jnp.sin(jnp.arange(rollout.reward.size, dtype=jnp.float32)).reshape(rollout.reward.shape)
 
     def loss(params, envs):
-        batch, weight = jax.tree.map(lambda x: x[:, envs], (rollout, advantage))
+        batch, weight = jax.tree.map(lambda x: jnp.asarray(x)[:, envs], (rollout, advantage))
         carry = jax.tree.map(lambda x: x[envs], first.carry)
         _, output = module.forward(network, params, carry, batch.obs, batch.prev_action, batch.start)
         if name == "ppo_rnn":
@@ -231,15 +231,16 @@ def test_training_reads_the_memory_that_acting_had():
     args = small("ppo_rnn")
     _, begin, act = ppo_rnn.make_actor(args)
     network, params = fresh_params("ppo_rnn", args)
-    actor, steps, act = begin(jax.random.key(1), args.num_envs), [], jax.jit(act)
+    actor, steps, act = jax.jit(begin, static_argnums=1)(jax.random.key(1), args.num_envs), [], jax.jit(act)
     for t in range(40):
         if t == 10:
             first = actor
         actor, transition, _ = act(params, actor, ppo_rnn.SAMPLE)
         steps.append(transition)
-    rollout = jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps[10:])
+    rollout = jax.tree.map(lambda *leaves: np.stack(leaves), *steps[10:])
     assert rollout.start.any()
-    _, output = ppo_rnn.forward(network, params, first.carry, rollout.obs, rollout.prev_action, rollout.start)
+    forward = jax.jit(ppo_rnn.forward, static_argnums=0)
+    _, output = forward(network, params, first.carry, rollout.obs, rollout.prev_action, rollout.start)
     np.testing.assert_allclose(output.value, rollout.value, atol=1e-4)
     log_prob = jax.nn.log_softmax(output.logits)
     taken = jnp.take_along_axis(log_prob, rollout.action[..., None], axis=-1)[..., 0]

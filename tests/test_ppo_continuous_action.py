@@ -73,8 +73,8 @@ def test_actions_are_clipped_when_played_and_kept_as_they_were():
     _, params = fresh_params(NAME, args)
     head = params["params"]["actor"]["Dense_2"]
     params["params"]["actor"]["Dense_2"] = head | {"bias": head["bias"] + 9}
-    actor = begin(jax.random.key(0), args.num_envs)
-    after, transition, _ = act(params, actor, script.GREEDY)
+    actor = jax.jit(begin, static_argnums=1)(jax.random.key(0), args.num_envs)
+    after, transition, _ = jax.jit(act)(params, actor, script.GREEDY)
     assert (transition.action > 8).all()
     bound = jnp.full((args.num_envs, 1), 2.0)
     keys = jax.random.split(jax.random.key(9), args.num_envs)

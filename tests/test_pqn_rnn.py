@@ -27,7 +27,7 @@ def random_rollout(key, steps=40, envs=6, ends=True):
 
 
 def test_q_lambda_returns_equal_a_slow_loop():
-    rollout, next_value = random_rollout(jax.random.key(0))
+    rollout, next_value = jax.tree.map(np.asarray, random_rollout(jax.random.key(0)))
     assert rollout.terminated.any() and rollout.truncated.any()
     gamma, lam = 0.9, 0.7
     steps, envs = rollout.reward.shape
@@ -48,7 +48,7 @@ def test_q_lambda_returns_equal_a_slow_loop():
                     break
                 want[t, e] += weight * (1 - lam) * n_step_return
                 weight *= lam
-    got = pqn_rnn.q_lambda_returns(rollout, next_value, gamma, lam)
+    got = jax.jit(pqn_rnn.q_lambda_returns)(rollout, next_value, gamma, lam)
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
@@ -204,11 +204,10 @@ def test_first_action_is_not_seen_across_an_episode_start():
     args = small(memory="MLP")
     env, params = pqn_rnn.make_env(args)
     network = pqn_rnn.make_network(args, env.observation_space(params), 2)
-    weights = pqn_rnn.init_params(network, env.observation_space(params), jax.random.key(0))
+    space, forward = env.observation_space(params), jax.jit(pqn_rnn.forward, static_argnums=0)
+    weights = jax.jit(lambda key: pqn_rnn.init_params(network, space, key))(jax.random.key(0))
     obs, carry = jnp.ones((1, 1, 4)), pqn_rnn.initial_carry(network, 1)
     actions = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), jnp.int32)
     for start in (True, False):
-        one, other = (
-            pqn_rnn.forward(network, weights, carry, obs, action, jnp.full((1, 1), start))[1].q for action in actions
-        )
+        one, other = (forward(network, weights, carry, obs, action, jnp.full((1, 1), start))[1].q for action in actions)
         assert bool((one == other).all()) == start

@@ -98,7 +98,8 @@ def test_evaluation_counts_first_episodes_only():
     args = small(env_id="CartPole-v1", env_params=("max_steps_in_episode=5",), eval_episodes=6)
     env, params = pqn_rnn.make_env(args)
     network = pqn_rnn.make_network(args, env.observation_space(params), 2)
-    weights = pqn_rnn.init_params(network, env.observation_space(params), jax.random.key(0))
+    space = env.observation_space(params)
+    weights = jax.jit(lambda key: pqn_rnn.init_params(network, space, key))(jax.random.key(0))
     evaluation = pqn_rnn.make_evaluate(args)(weights, jax.random.key(1), 1.0)
     np.testing.assert_array_equal(evaluation.returns, np.full(6, 5.0))
     np.testing.assert_array_equal(evaluation.lengths, np.full(6, 5))
@@ -250,7 +251,7 @@ def damage(path: Path, how: str):
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys, how):
     args = small(run_dir=str(tmp_path))
     init, _ = pqn_rnn.make_train(args)
-    state = init(jax.random.key(0))
+    state = jax.jit(init)(jax.random.key(0))
     folder = pqn_rnn.make_run_folder(args)
     for step in (32, 64):
         pqn_rnn.save_checkpoint(folder, step, state.replace(update=jnp.int32(step)))

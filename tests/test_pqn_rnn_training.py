@@ -90,8 +90,10 @@ def test_truncation_bootstraps_from_the_final_observation_with_the_memory_as_it_
     args = dataclasses.replace(SMALL, env_id=env_id, env_params=("max_steps_in_episode=3",)).checked()
     env, env_params = pqn_rnn.make_env(args)
     network, begin, act = pqn_rnn.make_actor(args)
-    params = pqn_rnn.init_params(network, env.observation_space(env_params), jax.random.key(0))
-    actor = begin(jax.random.key(1), args.num_envs)
+    space = env.observation_space(env_params)
+    params = jax.jit(lambda key: pqn_rnn.init_params(network, space, key))(jax.random.key(0))
+    forward, act = jax.jit(pqn_rnn.forward, static_argnums=0), jax.jit(act)
+    actor = jax.jit(begin, static_argnums=1)(jax.random.key(1), args.num_envs)
     for t in range(3):
         before = actor
         actor, transition, info = act(params, before, 0.5)
@@ -100,13 +102,13 @@ def test_truncation_bootstraps_from_the_final_observation_with_the_memory_as_it_
             assert (transition.final_value == 0).all()
     # the same step by hand, without auto-reset
     last = before.carry, before.obs[None], before.prev_action[None], before.start[None]
-    carry, _ = pqn_rnn.forward(network, params, *last)
+    carry, _ = forward(network, params, *last)
     _, _, step_key = jax.random.split(jax.random.clone(before.key), 3)
     step_keys = jax.vmap(lambda key: jax.random.split(key)[0])(jax.random.split(step_key, args.num_envs))
-    stepped = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))(
+    stepped = jax.jit(jax.vmap(env.step_env, in_axes=(0, 0, 0, None)))(
         step_keys, before.env_state, transition.action, env_params
     )
-    _, output = pqn_rnn.forward(
+    _, output = forward(
         network, params, carry, stepped[0][None], transition.action[None], jnp.zeros((1, args.num_envs), bool)
     )
     np.testing.assert_allclose(transition.final_value, output.q[0].max(axis=-1), atol=1e-5)
@@ -127,7 +129,7 @@ def discrete_gymnax_ids():
 @pytest.mark.parametrize("env_id", list(discrete_gymnax_ids()))
 def test_one_update_on_every_gymnax_id(env_id):
     state, metrics = trained(small(env_id=env_id, memory="MLP", update_epochs=1, num_minibatches=1), 1)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
     assert float(metrics["grad_norm"]) > 0
 
 

@@ -57,7 +57,7 @@ def test_l1_is_the_sum_of_sizes(folder):
         met = obs[:, None], trajectory.prev_action[:, None], trajectory.start[:, None]
         return agent.script.forward(network, agent.params, carry, *met)[1].q[-1, 0]
 
-    sizes = np.abs(jax.jacrev(last)(trajectory.obs)).sum(axis=(0, 2))  # [T]
+    sizes = np.abs(jax.jit(jax.jacrev(last))(trajectory.obs)).sum(axis=(0, 2))  # [T]
     found = recall_density.recall_density(agent, trajectory, "l1")
     np.testing.assert_allclose(found, sizes / sizes.sum(), rtol=1e-4)
 

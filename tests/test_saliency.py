@@ -67,7 +67,8 @@ def test_gradient_saliency_equals_an_unrolled_loop(folder, name, memory):
     frames = jnp.asarray(found.obs, jnp.float32) / 255
 
     @functools.partial(jax.jit, static_argnums=1)
-    def value(frames, n, action):
+    @jax.grad
+    def gradient(frames, n, action):
         carry = agent.script.initial_carry(network, 1)
         for t in range(n + 1):
             now = 255 * frames[t][None, None], jnp.int32(trajectory.prev_action[t])[None, None]
@@ -77,8 +78,8 @@ def test_gradient_saliency_equals_an_unrolled_loop(folder, name, memory):
         return y[0, 0, action]
 
     for n in (0, 2):
-        gradients = [jax.grad(value)(frames, n, action) for action in range(5)]
-        want = sum(np.square(gradient).sum(axis=-1) for gradient in gradients)
+        gradients = [gradient(frames, n, action) for action in range(5)]
+        want = sum(np.square(x).sum(axis=-1) for x in gradients)
         assert want[: n + 1].max() > 0 and not want[n + 1 :].any()
         np.testing.assert_allclose(found.maps[n], want, rtol=2e-3, atol=1e-4 * want.max())
         assert not found.maps[n, n + 1 :].any()

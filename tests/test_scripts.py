@@ -294,7 +294,7 @@ KINDS = {True: ("Catch-bsuite", "Breakout-MinAtar", "FourRooms-misc"), False: ("
 @pytest.mark.parametrize(("name", "env_id"), [(name, env_id) for name in NEW for env_id in KINDS[name in PIXEL]])
 def test_one_update_on_gymnax_ids(name, env_id):
     state, metrics = trained(name, args_of_one_update(name, env_id), 2 if name in OFF_POLICY else 1)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
     assert float(metrics["grad_norm"]) > 0
 
 
