@@ -60,7 +60,7 @@ SECONDS = 300  # that a training may take at most
 GRACE = 30  # seconds from SIGTERM to SIGKILL, on most clusters
 DISK = 16 * MB
 GROWTH = 5.0  # MB that a process may take more in a thousand chunks, after the first hundred
-GROWTH_OF_CHECKPOINTS = 50.0  # and in a thousand checkpoints: TensorStore keeps about 20 KB of each (OCDBT, 0.1.84)
+GROWTH_OF_CHECKPOINTS = 50.0  # and in a thousand checkpoints: TensorStore keeps about 20 KB of each (0.1.86, OCDBT)
 
 
 @dataclass(frozen=True)

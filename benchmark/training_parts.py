@@ -24,6 +24,10 @@ import tyro
 from jax.extend.core import jaxprs_in_params
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from popgym_arcade import device_memory  # noqa: E402
+
 MOST_MINIBATCHES = 4  # that are timed; the time of an update's others follows from theirs
 MATRIX_SIZES = {"cpu": (512, 1024, 2048), "gpu": (2048, 4096, 8192, 16384)}
 
@@ -344,7 +348,7 @@ def find_arithmetic(module, args, sizes: tuple[int, ...], repeats: int) -> dict:
 
 def expected_memory(module, args) -> float:
     """Bytes that the script expects to take on a device before anything is compiled; on a CPU, its process."""
-    process = module.PROCESS_BYTES if jax.default_backend() == "cpu" else 0
+    process = device_memory.PROCESS_BYTES if jax.default_backend() == "cpu" else 0
     return sum(module.memory_needed(args).values()) + process
 
 
@@ -361,7 +365,6 @@ def main(args: Args) -> dict:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     try:
         print(json.dumps(main(tyro.cli(Args, description=__doc__))))
     except Exception as error:  # whatever it is, the study that asked shows one line

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+import os
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +61,10 @@ def learned_return(name, args, seeds=3):
     """
     args, module = dataclasses.replace(args, num_seeds=seeds, eval_episodes=64).checked(), script(name)
     init, train_chunk = programs(name, args)
-    train_chunk = jax.jit(train_chunk, compiler_options={"xla_cpu_use_fusion_emitters": True})  # see conftest.py
+    fusions = "xla_cpu_use_fusion_emitters"  # which conftest.py may have switched off
+    train_chunk = jax.jit(
+        train_chunk, compiler_options={fusions: True} if fusions in os.environ.get("XLA_FLAGS", "") else None
+    )
     train_keys, eval_keys = module.make_keys(args)
     state, _ = train_chunk(init(train_keys), jnp.int32(args.num_updates))
     evaluate = jax.jit(module.over_seeds(module.make_evaluate(args), args, (0, 0, None)))

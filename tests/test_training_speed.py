@@ -14,6 +14,8 @@ import pytest
 import scripts
 from jax import ShapeDtypeStruct as Shape
 
+from popgym_arcade import device_memory
+
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmark"))
 
@@ -239,7 +241,7 @@ def test_every_script_tells_what_it_expects_to_take(name):
     module = scripts.script(name)
     small, large = (scripts.small(name, num_envs=envs, total_timesteps=4096) for envs in (8, 64))
     least, more = (training_parts.expected_memory(module, args) for args in (small, large))
-    assert module.PROCESS_BYTES < least < more
+    assert device_memory.PROCESS_BYTES < least < more
 
 
 # ------------------------------------------------------------------------------------------------- tables and refusals
