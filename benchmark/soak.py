@@ -656,10 +656,17 @@ def summary(outcomes: list[Outcome]) -> list[dict]:
                 "survived": sum(outcome.survived for outcome in of_it),
                 "steps_lost_median": round(float(np.median(lost))) if lost else "",
                 "steps_lost_largest": max(lost) if lost else "",
-                "seen": "; ".join(f"{count} x {text}" if count > 1 else text for text, count in seen.items()),
+                "seen": told(seen),
             }
         )
     return rows
+
+
+def told(seen: Counter) -> str:
+    """What was seen most often, and how many other things were."""
+    (text, count), *others = seen.most_common()
+    often = f"{count} x {text}" if count > 1 else text
+    return often + f" (and {len(others)} other lines)" * bool(others)
 
 
 def main(args: Args) -> bool:
