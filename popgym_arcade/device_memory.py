@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-PROCESS_BYTES = 0.8e9  # of a CPU's process beside its arrays: Python, JAX, and what compiling leaves
+PROCESS_BYTES = 1.0e9  # of a CPU's process beside its arrays: Python, JAX, and what compiling leaves
 
 
 def available() -> float:
