@@ -61,6 +61,7 @@ from tqdm import tqdm
 
 import popgym_arcade
 from popgym_arcade import device_memory, hosts
+from popgym_arcade.convolution import convolve, keep_bytes
 
 SCRIPT = Path(__file__).stem
 MAX_INT = 2**31 - 1
@@ -419,27 +420,6 @@ def is_pixels(observation) -> bool:
     return observation.dtype == jnp.uint8 and len(observation.shape) == 3 and observation.shape[0] >= 64
 
 
-def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], *_padding, **_options) -> jax.Array:
-    """VALID convolution of x[N, h, w, c] with kernel[k, k, c, f], as strided slices and one matrix product.
-
-    XLA's CPU backend runs a convolution inside a `scan` 15 to 20 times slower than outside, and all is in a scan here.
-    """
-    patches = jnp.concatenate(window_slices(x, kernel.shape[0], strides[0]), axis=-1)
-    return patches @ kernel.reshape(-1, kernel.shape[-1])
-
-
-def window_slices(x: jax.Array, window: int, stride: int) -> list[jax.Array]:
-    """The window * window strided slices of x[N, h, w, c] that a VALID window sees, row by row."""
-    rows, columns = ((side - window) // stride * stride + 1 for side in x.shape[1:3])
-    offsets = [(i, j) for i in range(window) for j in range(window)]
-    return [x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets]
-
-
-def max_pool(x: jax.Array, window: int, stride: int) -> jax.Array:
-    """VALID max-pooling of x[N, h, w, c], as a maximum of slices: faster backwards than a reduce-window on a CPU."""
-    return functools.reduce(jnp.maximum, window_slices(x, window, stride))
-
-
 def merge(x: jax.Array, side: int) -> jax.Array:
     """[N, h, w, c] -> [N, h / side, w / side, side * side * c]: neighbours side by side, by reshape alone."""
     n, h, w, c = x.shape
@@ -475,12 +455,11 @@ class Encoder(nn.Module):
 
     @nn.nowrap
     def read_paper(self, obs: jax.Array) -> jax.Array:
-        x = obs.astype(self.dtype) / 255
-        lowering = {"conv_general_dilated": convolve if jax.default_backend() == "cpu" else None}
-        for features, kernel, stride, window, pool_stride in PAPER_LAYERS[obs.shape[1:3]]:
-            options = {"dtype": self.dtype, "kernel_init": self.kernel_init, **lowering}
-            x = nn.Conv(features, (kernel, kernel), stride, "VALID", **options)(x)
-            x = max_pool(nn.leaky_relu(x), window, pool_stride)
+        x = obs if obs.dtype == jnp.uint8 else obs.astype(self.dtype) / 255
+        options = {"dtype": self.dtype, "promote_dtype": keep_bytes, "kernel_init": self.kernel_init}
+        for features, kernel, stride, *pool in PAPER_LAYERS[obs.shape[1:3]]:
+            options["conv_general_dilated"] = functools.partial(convolve, pool=tuple(pool))
+            x = nn.leaky_relu(nn.Conv(features, (kernel, kernel), stride, "VALID", **options)(x))
         return x.reshape(obs.shape[0], -1)
 
     @nn.nowrap

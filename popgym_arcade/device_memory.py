@@ -49,7 +49,7 @@ def backward_bytes(function, params) -> int:
     for equation in jaxpr.eqns:
         if dependent.intersection(x for x in equation.invars if not isinstance(x, Literal)):
             dependent.update(equation.outvars)
-            largest = max(largest, *(size_of(x.aval) for x in equation.outvars))
+            largest = max([largest, *(size_of(x.aval) for x in equation.outvars)])
     kept = [x for x in jaxpr.outvars if not isinstance(x, Literal)]
     kept = {x if x in dependent else (x.aval.shape, x.aval.dtype): size_of(x.aval) for x in kept}
     return sum(kept.values()) + 2 * largest

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -142,23 +141,6 @@ def test_min_gru_equals_a_loop():
         candidate = np.asarray(layer.candidate.weight) @ x[t] + layer.candidate.bias
         h = (1 - z) * (h * (not start[t])) + z * candidate
         np.testing.assert_allclose(got[t], h, atol=1e-5)
-
-
-def test_lowered_convolution_and_pooling_equal_the_native_ones():
-    x = jax.random.normal(jax.random.key(0), (2, 30, 27, 3))
-    for size, stride in ((5, 2), (3, 2), (7, 2), (1, 1)):
-        kernel = jax.random.normal(jax.random.key(size), (size, size, 3, 4))
-        results, gradients = [], []
-        for lowering in (pqn_rnn.convolve, jax.lax.conv_general_dilated):
-            conv = nn.Conv(4, (size, size), stride, "VALID", conv_general_dilated=lowering)
-            run = lambda kernel, conv=conv: conv.apply({"params": {"kernel": kernel, "bias": jnp.ones(4)}}, x)  # noqa: E731
-            results.append(run(kernel))
-            gradients.append(jax.grad(lambda kernel, run=run: (run(kernel) ** 2).mean())(kernel))
-        np.testing.assert_allclose(*results, atol=1e-4)
-        np.testing.assert_allclose(*gradients, atol=1e-4)
-    for window, stride in ((2, 2), (3, 1)):
-        want = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, window, window, 1), (1, stride, stride, 1), "VALID")
-        np.testing.assert_array_equal(pqn_rnn.max_pool(x, window, stride), want)
 
 
 @pytest.mark.parametrize("side", [64, 84, 128, 256])

@@ -1,0 +1,135 @@
+"""Convolution and max-pooling that are fast in a compiled loop on a CPU, which is where a training script has them.
+
+XLA's CPU backend runs a convolution inside a `scan` 15 to 20 times slower than outside. So here both are strided slices
+and matrix products, with a gradient of their own; on any other device they are what XLA has. In flax:
+
+    pooled = functools.partial(convolve, pool=(2, 2))
+    nn.Conv(64, (5, 5), 2, "VALID", promote_dtype=keep_bytes, conv_general_dilated=pooled)
+
+In shapes N are frames, h and w the rows and columns, c the channels of what is read and f those of what comes out.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+AT_ONCE = 8  # frames of bytes; see `largest_product`
+
+
+def keep_bytes(*arrays: jax.Array | None, dtype: Any) -> list[jax.Array | None]:
+    """flax's `promote_dtype`: all arrays as `dtype`, but bytes (uint8) as they are, which `convolve` reads."""
+    return [x if x is None or x.dtype == jnp.uint8 else x.astype(dtype) for x in arrays]
+
+
+def convolve(
+    x, kernel, strides: tuple[int, int], padding="VALID", *, pool: tuple[int, int] = (1, 1), **options
+) -> jax.Array:
+    """VALID convolution, then VALID max-pooling over windows of pool[0] x pool[0], pool[1] apart.
+
+    x[N, h, w, c] are bytes from 0 to 255 that stand for 0 to 1, or of the kernel's dtype, as is the result; kernel is
+    [k, k, c, f]; `strides` are alike in both directions. `padding` and the `options` of `jax.lax.conv_general_dilated`
+    are those that flax passes on for a "VALID" `nn.Conv` without dilation or groups; a CPU needs none of them.
+    """
+    if jax.default_backend() != "cpu":
+        y = jax.lax.conv_general_dilated(scaled(x, kernel.dtype), kernel, strides, padding, **options)
+        return max_pool(y, *pool)
+    if pool[0] > pool[1]:  # the windows overlap: each product is of use to several
+        return max_pool(convolve(x, kernel, strides), *pool)
+    look = functools.partial(look_at, size=kernel.shape[0], stride=strides[0], pool=pool, dtype=kernel.dtype)
+    return largest_product(look, x, kernel.reshape(-1, kernel.shape[-1]))
+
+
+def max_pool(x: jax.Array, window: int, stride: int) -> jax.Array:
+    """VALID max-pooling of x[N, h, w, c], as a maximum of slices: faster backwards than a reduce-window on a CPU."""
+    return functools.reduce(jnp.maximum, window_slices(x, window, stride))
+
+
+def window_slices(x: jax.Array, window: int, stride: int) -> list[jax.Array]:
+    """The window * window strided slices of x[N, h, w, c] that a VALID window sees, row by row."""
+    rows, columns = ((side - window) // stride * stride + 1 for side in x.shape[1:3])
+    offsets = [(i, j) for i in range(window) for j in range(window)]
+    return [x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets]
+
+
+def look_at(x: jax.Array, size: int, stride: int, pool: tuple[int, int], dtype: Any) -> list[jax.Array]:
+    """What the kernel is multiplied with at each place that the pooling compares: [N, h', w', size * size * c] each."""
+    reach = stride * (pool[0] - 1) + size
+    slices = window_slices(x, reach, stride * pool[1])
+    offsets = [(i, j) for i in range(size) for j in range(size)]
+    corners = [(stride * i, stride * j) for i in range(pool[0]) for j in range(pool[0])]
+    places = [[slices[(y + i) * reach + x + j] for i, j in offsets] for y, x in corners]
+    return [scaled(jnp.concatenate(place, axis=-1), dtype) for place in places]
+
+
+def scaled(x: jax.Array, dtype: Any) -> jax.Array:
+    return x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def largest_product(look: Callable, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The largest of `place @ kernel` over the places of look(x); the first of equal ones gets the whole gradient.
+
+    x[N, h, w, c], kernel[k * k * c, f] -> [N, h', w', f]. Bytes are read 8 frames at a time: as floats, and as often as
+    there are windows that see them, all of them would not fit into a processor's cache.
+    """
+    return choose_largest(look, x, kernel)[0]
+
+
+def choose_largest(look, x, kernel):
+    def choose(_, x):
+        largest, *others = (place @ kernel for place in look(x))
+        which = jnp.zeros(largest.shape, jnp.int8)
+        for i, product in enumerate(others, 1):
+            which = jnp.where(product > largest, jnp.int8(i), which)
+            largest = jnp.maximum(largest, product)
+        return None, (largest, which)
+
+    _, (largest, which) = jax.lax.scan(choose, None, split(x, at_once(x)))
+    return join(largest), (x, kernel, join(which))
+
+
+def pull_back(look, kept, gradient):
+    x, kernel, which = kept
+    constant = x.dtype == jnp.uint8
+
+    def add(kernel_gradient, part):
+        x, which, gradient = part
+        places, to_x = (look(x), None) if constant else jax.vjp(look, x)
+        gradients = [jnp.where(which == i, gradient, 0).reshape(-1, kernel.shape[-1]) for i in range(len(places))]
+        # without barriers XLA computes their values anew for each element of a product that reads them
+        places, gradients = jax.lax.optimization_barrier((places, gradients))
+        for place, g in zip(places, gradients, strict=True):
+            rows = place.reshape(len(g), -1)
+            kernel_gradient += jax.lax.dot_general(
+                rows, g, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
+            )
+        if constant:
+            return kernel_gradient, None
+        transposed = jax.lax.optimization_barrier(kernel.T)
+        return kernel_gradient, to_x([(g @ transposed).reshape(places[0].shape) for g in gradients])[0]
+
+    frames = at_once(x)
+    parts = split(x, frames), split(which, frames), split(gradient, frames)
+    kernel_gradient, x_gradient = jax.lax.scan(add, jnp.zeros(kernel.shape, jnp.float32), parts)
+    return None if constant else join(x_gradient), kernel_gradient.astype(kernel.dtype)
+
+
+largest_product.defvjp(choose_largest, pull_back)
+
+
+def at_once(x: jax.Array) -> int:
+    return math.gcd(len(x), AT_ONCE) if x.dtype == jnp.uint8 else len(x)
+
+
+def split(x: jax.Array, frames: int) -> jax.Array:
+    """[N, ...] -> [N / frames, frames, ...]. Where devices have parts of x, each has its part of every piece."""
+    return x.reshape(frames, -1, *x.shape[1:]).swapaxes(0, 1)
+
+
+def join(x: jax.Array) -> jax.Array:
+    """What `split` makes of x, back to x."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
