@@ -26,7 +26,13 @@ def keep_bytes(*arrays: jax.Array | None, dtype: Any) -> list[jax.Array | None]:
 
 
 def convolve(
-    x, kernel, strides: tuple[int, int], padding="VALID", *, pool: tuple[int, int] = (1, 1), **options
+    x: jax.Array,
+    kernel: jax.Array,
+    strides: tuple[int, int],
+    padding="VALID",
+    *,
+    pool: tuple[int, int] = (1, 1),
+    **options,
 ) -> jax.Array:
     """VALID convolution, then VALID max-pooling over windows of pool[0] x pool[0], pool[1] apart.
 
@@ -61,11 +67,12 @@ def look_at(x: jax.Array, size: int, stride: int, pool: tuple[int, int], dtype: 
     slices = window_slices(x, reach, stride * pool[1])
     offsets = [(i, j) for i in range(size) for j in range(size)]
     corners = [(stride * i, stride * j) for i in range(pool[0]) for j in range(pool[0])]
-    places = [[slices[(y + i) * reach + x + j] for i, j in offsets] for y, x in corners]
+    places = [[slices[(top + i) * reach + left + j] for i, j in offsets] for top, left in corners]
     return [scaled(jnp.concatenate(place, axis=-1), dtype) for place in places]
 
 
 def scaled(x: jax.Array, dtype: Any) -> jax.Array:
+    """Bytes as 0 to 1; what is no bytes, as it is."""
     return x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x
 
 
@@ -122,6 +129,7 @@ largest_product.defvjp(choose_largest, pull_back)
 
 
 def at_once(x: jax.Array) -> int:
+    """Frames of x[N, ...] that are read at once: of bytes at most 8, a divisor of N, else all."""
     return math.gcd(len(x), AT_ONCE) if x.dtype == jnp.uint8 else len(x)
 
 

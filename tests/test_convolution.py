@@ -57,10 +57,8 @@ def test_it_equals_the_native_convolution_and_pooling(device, size, stride, pool
 @pytest.mark.parametrize("frames", [1, 5, 8, 12, 48])
 def test_bytes_count_as_zero_to_one_however_many_are_read_at_once(frames):
     obs = jax.random.randint(jax.random.key(0), (frames, 20, 20, 3), 0, 256).astype(jnp.uint8)
-    kernel, weights = (
-        jax.random.normal(jax.random.key(1), (5, 5, 3, 4)),
-        jax.random.normal(jax.random.key(2), (20_000,)),
-    )
+    kernel = jax.random.normal(jax.random.key(1), (5, 5, 3, 4))
+    weights = jax.random.normal(jax.random.key(2), (20_000,))
     layer = weighted(lambda kernel, x: convolution.convolve(x, kernel, (2, 2), pool=(2, 2)), weights)
     (_, got), gradient = layer(kernel, obs, to=0)
     (_, want), float_gradient = layer(kernel, obs.astype(jnp.float32) / 255, to=0)
