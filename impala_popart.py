@@ -65,6 +65,7 @@ from tqdm import tqdm
 import popgym_arcade
 from popgym_arcade import device_memory, hosts
 from popgym_arcade.convolution import convolve, keep_bytes, max_pool
+from popgym_arcade.memories import PSpherical, Spherical, Stack
 
 SCRIPT = Path(__file__).stem
 MAX_INT = 2**31 - 1
@@ -565,6 +566,10 @@ MEMAX_NAMES = (
 # Your own memory is a memax `GRAS` and one line here: name -> function (hidden_size, window, key) -> layer.
 MEMORIES = {"MinGRU": lambda hidden_size, window, key: MinGRU(hidden_size, key)}
 MEMORIES |= {name: memax_layer(name) for name in MEMAX_NAMES.split()}
+# three of memax's by other means
+MEMORIES["PSpherical"] = lambda hidden_size, window, key: PSpherical(round(hidden_size**0.5), hidden_size, key)
+MEMORIES["Spherical"] = lambda hidden_size, window, key: Spherical(hidden_size, hidden_size, key)
+MEMORIES["Stack"] = lambda hidden_size, window, key: Stack(hidden_size, 4, key)
 
 
 def build_memory(name: str, sizes: tuple[int, int, int], window: int, num_layers: int, key: jax.Array) -> ResidualModel:

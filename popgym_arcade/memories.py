@@ -1,0 +1,117 @@
+"""Three of memax's memories with the same results by other means: two that can wait for ever, one slow to compile.
+
+`jax.scipy.linalg.expm` decomposes a matrix (LU). XLA's CPU backend (jax 0.10.2) does that for a batch on the threads of
+a pool and waits for them on a thread of the same pool: a program that decomposes as many batches at once as the pool
+has threads, such as an actor and a critic with a spherical memory each on two cores, waits for ever.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from memax.equinox.groups import Resettable
+from memax.equinox.semigroups import spherical as semigroups
+from memax.equinox.semigroups import stack
+from memax.equinox.set_actions import spherical as set_actions
+
+LARGEST = 2.0  # norm up to which the series of degree 13 is exact in float32: 2**14 / 14! < 2**-22
+MAX_SQUARINGS = 64  # beyond that float32 has no digit left
+
+
+@jax.custom_vjp
+def expm(a: jax.Array) -> jax.Array:
+    """The matrix exponential of a[N, N], float32, by scaling and squaring of its Taylor series.
+
+    Squares as often as the norm of `a` asks for (under `vmap`, the largest of the batch), and so has a gradient of its
+    own: that of <g, expm(a)> is the derivative of expm at a^T in the direction g (Higham 2008, Functions of Matrices,
+    theorem 3.1 and section 10.6).
+    """
+    return squared_series(a)
+
+
+def squared_series(a: jax.Array) -> jax.Array:
+    """`expm` of a[N, N] with forward derivatives only."""
+    dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    norm = jax.lax.stop_gradient(jnp.abs(a).sum(0).max())
+    squarings = jnp.clip(jnp.ceil(jnp.log2(norm / LARGEST)), 0, MAX_SQUARINGS).astype(jnp.int32)
+    a = a * jnp.ldexp(1.0, -squarings)
+    one = jnp.eye(len(a), dtype=a.dtype)
+    a2 = dot(a, a)
+    a4 = dot(a2, a2)
+    a6 = dot(a2, a4)
+
+    def even_powers(c):  # c[0] + c[1] a**2 + ... + c[6] a**12
+        return c[0] * one + c[1] * a2 + c[2] * a4 + dot(a6, c[3] * one + c[4] * a2 + c[5] * a4 + c[6] * a6)
+
+    even, odd = (even_powers([1 / math.factorial(k) for k in range(first, 14, 2)]) for first in (0, 1))
+    x = even + dot(a, odd)
+
+    def square(count, x):
+        return count + 1, dot(x, x)
+
+    _, x = jax.lax.while_loop(lambda state: state[0] < squarings, lambda state: square(*state), (0, x))
+    return x
+
+
+def expm_forward(a):
+    return squared_series(a), a
+
+
+def expm_backward(a, g):
+    return (jax.jvp(squared_series, (a.T,), (g,))[1],)
+
+
+expm.defvjp(expm_forward, expm_backward)
+
+
+def rotation(project, x: jax.Array, size: int) -> jax.Array:
+    """The rotation [size, size] that generates: the exponential of a skew-symmetric matrix of project(x)'s entries."""
+    upper = jnp.zeros((size, size)).at[jnp.triu_indices(size, 1)].set(project(x))
+    return expm(upper - upper.T)
+
+
+class PSpherical(semigroups.PSpherical):
+    """memax's memory of the same name: h_t = h_{t-1} R(x_t), a rotation that rotations are multiplied to, as a scan."""
+
+    def rot(self, x):
+        return rotation(self.project, x, self.recurrent_size)
+
+
+class SphericalMagma(set_actions.SphericalMagma):
+    """h_t = R(x_t) h_{t-1}, a vector on a sphere that each input rotates."""
+
+    def rot(self, z):
+        return rotation(self.project, z, self.recurrent_size)
+
+
+class Spherical(set_actions.Spherical):
+    """memax's memory of the same name, of Biegun et al. 2024, RotRNN, https://arxiv.org/abs/2407.07239."""
+
+    def __init__(self, recurrent_size: int, hidden_size: int, key: jax.Array):
+        layer_key, magma_key = jax.random.split(key)
+        super().__init__(recurrent_size, hidden_size, layer_key)
+        self.algebra = Resettable(SphericalMagma(recurrent_size, key=magma_key))
+
+
+class StackSemigroup(stack.StackSemigroup):
+    """The latest inputs of two sequences, (values[S, H], valid[S]) each, the valid ones at the end.
+
+    memax's finds their places by cumulative sums and a scatter, which compiles and runs slower.
+    """
+
+    def __call__(self, carry, input):
+        (early, early_valid), (late, late_valid) = carry, input
+        place = jnp.arange(self.stack_size)
+        moved = place[:, None] + late_valid.sum() == place  # [S, S]; the early ones make room for the late ones
+        early = jnp.matmul(moved.astype(early.dtype), early, precision=jax.lax.Precision.HIGHEST)
+        values = jnp.where(late_valid[:, None], late, early)
+        return values, late_valid | (moved & early_valid).any(1)
+
+
+class Stack(stack.Stack):
+    """memax's memory of the same name: a linear map of the last `window_size` inputs."""
+
+    def __init__(self, recurrent_size: int, window_size: int, key: jax.Array):
+        super().__init__(recurrent_size, window_size, key)
+        self.algebra = Resettable(StackSemigroup(recurrent_size, window_size))
