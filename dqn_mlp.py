@@ -166,6 +166,12 @@ class Args:
     """name of the experiment in the run folder's name"""
     run_dir: str = "runs"
     """folder that receives the run folder"""
+    track: bool = False
+    """mirror the curves to Weights & Biases, which has to be installed; WANDB_MODE=offline keeps them here"""
+    wandb_project_name: str = "popgym_arcade"
+    """project there"""
+    wandb_entity: str = ""
+    """user or team there; empty: the one that is logged in"""
     log_every: int = 5_000
     """steps between two points of the training curves"""
     eval_every: int = 50_000
@@ -291,6 +297,8 @@ def set_up(args: Args) -> None:
     if args.compile_cache:
         jax.config.update("jax_compilation_cache_dir", args.compile_cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    if args.track:
+        check_tracking()
     if args.deterministic:
         flags = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
@@ -299,6 +307,17 @@ def set_up(args: Args) -> None:
             hosts.join(**where)
         except (ValueError, RuntimeError) as error:
             raise UserError(f"--distributed: {str(error).splitlines()[0]}") from None
+
+
+def check_tracking() -> None:
+    """Refuses, by a UserError, to mirror anything where Weights & Biases is not installed or nobody is logged in."""
+    try:
+        import wandb  # here, since nothing else needs it
+    except ImportError:
+        raise UserError("--track mirrors to Weights & Biases: pip install wandb, or leave it out") from None
+    online = os.environ.get("WANDB_MODE", "online") in ("online", "shared")
+    if online and not wandb.login(prompt=False):
+        raise UserError("--track: nobody is logged in to Weights & Biases: wandb login, or WANDB_MODE=offline")
 
 
 def check_devices(args: Args, group: int) -> None:
@@ -1026,7 +1045,7 @@ MAY_DIFFER = (  # on resuming
     *("log_every", "eval_every", "checkpoint_every", "save_buffer", "capture_video"),
     *("run_dir", "resume", "from_run"),
     *("num_devices", "distributed", "coordinator_address", "num_processes", "process_id"),
-    *("deterministic", "compile_cache"),
+    *("deterministic", "compile_cache", "track", "wandb_project_name", "wandb_entity"),
 )  # on resuming
 
 
@@ -1238,6 +1257,8 @@ class Records:
         # the first is of the mean over the seeds; unlike other writers, TensorBoard's own has a flush that waits
         paths = (folder, *(folder / f"seed_{seed}" for seed in seeds)) if jax.process_index() == 0 else ()
         self.writers = [EventFileWriter(str(path)) for path in paths]
+        self.prefixes = ("", *(f"seed_{seed}/" for seed in seeds))
+        self.mirror = start_mirror(folder, args) if args.track and self.writers else None
         for writer in self.writers if step is not None else ():
             writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
         path = folder / "eval.csv"
@@ -1265,10 +1286,13 @@ class Records:
         told = values[~np.isnan(values)]
         mean = told.mean() if told.size else math.nan
         each = values if len(values) > 1 else ()  # what the seeds share has one value, and is told once
-        for writer, value in zip(self.writers, (mean, *each), strict=False):
-            if not np.isnan(value):
-                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-                writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        for writer, prefix, value in zip(self.writers, self.prefixes, (mean, *each), strict=False):
+            if np.isnan(value):
+                continue
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+            writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+            if self.mirror:
+                self.mirror.log({prefix + tag: value, "global_step": step})
         return mean
 
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
@@ -1305,6 +1329,18 @@ class Records:
     def close(self) -> None:
         for writer in self.writers:
             writer.close()
+        if self.mirror:
+            self.mirror.finish()
+
+
+def start_mirror(folder: Path, args: Args):
+    """The run of Weights & Biases with a run folder's curves; one that goes on is found by the folder's name."""
+    import wandb
+
+    name, where = folder.resolve().name, {"project": args.wandb_project_name, "entity": args.wandb_entity or None}
+    run = wandb.init(**where, id=name, name=name, dir=folder, config=dataclasses.asdict(args), resume="allow")
+    run.define_metric("*", step_metric="global_step")
+    return run
 
 
 def say(line: str) -> None:

@@ -1,31 +1,34 @@
 #!/usr/bin/env bash
-# Classic control from vectors, five seeds trained together (docs/pqn_mlp.md, ppo_mlp.md, ppo_continuous_action.md):
-# a few minutes on two CPU cores.
-#   RUN_DIR=runs/classic_control PYTHON=.venv/bin/python benchmark/classic_control.sh
-set -euo pipefail
-cd "$(dirname "$0")/.."
-runs="${RUN_DIR:-runs/classic_control}"
+# Classic control from vectors, five seeds trained together (docs/pqn_mlp.md, ppo_mlp.md, ppo_continuous_action.md,
+# dqn_mlp.md): some minutes on two CPU cores, whatever the budget. Settings: see common.sh.
+#   OUT=docs/figures benchmark/classic_control.sh
+ENVS="${ENVS:-CartPole-v1 Acrobot-v1 MountainCar-v0 Pendulum-v1 MountainCarContinuous-v0}"
+SEEDS="${SEEDS:-0 1 2 3 4}"
+source "$(dirname "$0")/common.sh"
 small="--num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
-ppo="ppo_mlp.py $small"
-pqn="pqn_mlp.py $small --q-lambda 0.9 --exploration-fraction 0.5 --end-e 0.02"
-mountain="ppo_mlp.py --num-envs 64 --num-steps 256 --num-minibatches 8 --update-epochs 8 --hidden-size 64 --gamma 0.995"
-continuous="ppo_continuous_action.py --update-epochs 10"
-train() { # script and flags, environment, steps
-    # shellcheck disable=SC2086
-    "${PYTHON:-.venv/bin/python}" $1 --env-id "$2" --total-timesteps "$3" --num-seeds 5 --run-dir "$runs/$2"
-}
-report() {
-    "${PYTHON:-.venv/bin/python}" benchmark/report.py --runs "$runs/$1/*" --by script --training \
-        --out "docs/figures/classic_control_$1" --title "$1"
-}
-for env in CartPole-v1 Acrobot-v1; do
-    train "$ppo" "$env" 500000
-    train "$pqn" "$env" 500000
-    report "$env"
+dqn="--num-envs 10 --train-frequency 10 --batch-size 128 --buffer-size 100000 --hidden-size 128 --learning-rate 2.5e-4"
+dqn="$dqn --target-network-frequency 2000 --exploration-fraction 0.5 --max-grad-norm 10"
+for env in $ENVS; do
+    part="$env"
+    case "$env" in
+        CartPole-v1 | Acrobot-v1)
+            train ppo_mlp.py --env-id "$env" $small $(smoke_or 500000) $seeds
+            train pqn_mlp.py --env-id "$env" $small --q-lambda 0.9 --exploration-fraction 0.5 --end-e 0.02 $(smoke_or 500000) $seeds
+            train dqn_mlp.py --env-id "$env" $dqn $(smoke_or 500000 1024 --learning-starts 256) $seeds
+            ;;
+        MountainCar-v0)
+            train ppo_mlp.py --env-id "$env" --num-envs 64 --num-steps 256 --num-minibatches 8 --update-epochs 8 --hidden-size 64 \
+                --gamma 0.995 --learning-rate 1e-3 $(smoke_or 1000000) $seeds
+            ;;
+        Pendulum-v1)
+            train ppo_continuous_action.py --env-id "$env" --update-epochs 10 --num-envs 32 --num-steps 200 --num-minibatches 32 \
+                --gamma 0.95 --learning-rate 1e-3 $(smoke_or 1000000) $seeds
+            ;;
+        MountainCarContinuous-v0)
+            train ppo_continuous_action.py --env-id "$env" --update-epochs 10 --num-envs 16 --num-steps 256 --num-minibatches 16 \
+                --ent-coef 0.001 $(smoke_or 500000) $seeds
+            ;;
+        *) echo "ENVS=$ENVS: there are no settings for $env" >&2 && exit 2 ;;
+    esac
+    report "classic_control_$env" "$env" --by script --training
 done
-train "$mountain --learning-rate 1e-3" MountainCar-v0 1000000
-report MountainCar-v0
-train "$continuous --num-envs 32 --num-steps 200 --num-minibatches 32 --gamma 0.95 --learning-rate 1e-3" Pendulum-v1 1000000
-report Pendulum-v1
-train "$continuous --num-envs 16 --num-steps 256 --num-minibatches 16 --ent-coef 0.001" MountainCarContinuous-v0 500000
-report MountainCarContinuous-v0

@@ -1,42 +1,32 @@
 #!/usr/bin/env bash
 # Many games at once (docs/impala_popart.md): rewards that differ by a factor of 1000 with and without PopArt, five seeds
 # trained together; four games alone, together, and together with PopArt, the speed of these, and what the trained
-# networks look at (docs/filter_comparison.md).
-#   SEEDS="0 1 2" RUN_DIR=runs/impala_popart OUT=analysis/impala_popart PYTHON=.venv/bin/python benchmark/impala_popart.sh
-set -euo pipefail
-cd "$(dirname "$0")/.."
-runs="${RUN_DIR:-runs/impala_popart}"
-out="${OUT:-analysis/impala_popart}"
-python="${PYTHON:-.venv/bin/python}"
-seeds="${SEEDS:-0 1 2}"
-games="BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy"
-scales="--env-ids CartPoleEasy BreakoutEasy --popart-beta 0.01 --update-epochs 4 --total-timesteps 250000 --num-seeds 5"
+# networks look at (docs/filter_comparison.md). Settings: see common.sh; ENVS are the games.
+#   OUT=docs/figures benchmark/impala_popart.sh
+ENVS="${ENVS:-BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy}"
+source "$(dirname "$0")/common.sh"
+scales="--env-ids CartPoleEasy BreakoutEasy --popart-beta 0.01 --update-epochs 4 $(smoke_or 250000) --num-seeds 5"
 scales="$scales --eval-every 50000 --eval-episodes 64"
-together="--env-ids $games --total-timesteps 600000 --eval-every 60000 --save-every 30000 --checkpoint-every 30000"
-alone="--total-timesteps 150000 --eval-every 15000 --save-every 30000 --checkpoint-every 30000"
-train() { # folder and flags
-    # shellcheck disable=SC2086
-    "$python" impala_popart.py $2 --run-dir "$runs/$1"
-}
-report() { # folder, title, what tells the groups apart
-    "$python" benchmark/report.py --runs "$runs/$1/*" --by "$3" --training --out "docs/figures/impala_$1" --title "$2"
-}
+count=$(wc -w <<< "$ENVS")
+together="--env-ids $ENVS $(smoke_or $((150000 * count))) --eval-every $((15000 * count)) --save-every 30000 --checkpoint-every 30000"
+alone="$(smoke_or 150000) --eval-every 15000 --save-every 30000 --checkpoint-every 30000"
+part=scales
 for normalization in none popart; do
-    train scales "$scales --reward-scales 10 0.01 --value-normalization $normalization"
+    train impala_popart.py $scales --reward-scales 10 0.01 --value-normalization $normalization
 done
-report scales "Rewards times 10 and 0.01" value_normalization
-for seed in $seeds; do
-    train games "$together --exp-name together --seed $seed"
-    train games "$together --exp-name popart --value-normalization popart --popart-beta 0.01 --seed $seed"
-    for game in $games; do
-        train games "--env-ids $game $alone --exp-name alone --seed $seed"
+report impala_scales "Rewards times 10 and 0.01" --by value_normalization --training
+part=games
+for seed in $SEEDS; do
+    train impala_popart.py $together --exp-name together --seed "$seed"
+    train impala_popart.py $together --exp-name popart --value-normalization popart --popart-beta 0.01 --seed "$seed"
+    for game in $ENVS; do
+        train impala_popart.py --env-ids "$game" $alone --exp-name alone --seed "$seed"
     done
 done
-report games "Four games alone and together" exp_name
-# shellcheck disable=SC2086
-"$python" benchmark/multitask_speed.py --env-ids $games
-"$python" filter_comparison.py --runs "$runs/games/*" --by exp_name --pairs same-seed --out "$out/filters"
+report impala_games "Games alone and together" --by exp_name --training
+[ "$BUDGET" = smoke ] || run benchmark/multitask_speed.py --env-ids $ENVS
+analyse filter_comparison.py filters --runs "$RUN_DIR/games/*/*__*" --by exp_name --pairs same-seed
 for name in together popart; do
-    "$python" saliency.py --runs "$runs/games/*__${name}__none__${seeds%% *}__*" --kind perturbation --at 10 --steps 20 \
-        --out "$out/saliency_$name"
+    analyse saliency.py "saliency_$name" --runs "$RUN_DIR/games/*/*__${name}__none__${SEEDS%% *}__*" --kind perturbation \
+        --at 10 --steps 20
 done

@@ -1,52 +1,81 @@
-"""Learning curves and a table of final returns from run folders, grouped by one argument.
+"""Tables and learning curves from run folders: several seeds, intervals, and ids put together.
 
-    python benchmark/report.py --runs 'runs/encoders/*' --by encoder --out docs/figures/encoders
+    python benchmark/report.py --runs 'runs/encoders/*/*' --by encoder --out docs/figures/encoders
+    python benchmark/report.py --csv docs/figures/encoders.csv --by encoder --out docs/figures/encoders
+    python benchmark/report.py --docs docs/*.md
 
-Writes OUT.png (greedy return over steps: mean over seeds and 95% bootstrap interval, the random policy beside it),
-OUT.csv (one row per run and evaluation) and OUT.md (the table), and prints the table. Behind a ± is the standard
-deviation over the seeds (of the population: divided by their number). Where a run has several tasks, each has a panel
-and its lines in the table, also of the runs on it alone, and steps are those of the task.
+The first reads `eval.csv` and the TensorBoard events of runs, and writes OUT.csv (a row for each run, seed and
+evaluation) and, of that file alone, OUT.md (the table), OUT.png (greedy return over steps) and OUT_minutes.png (over
+wall time). The second does the latter again: same file, same results. A cell is what one group, told apart by an
+argument of the runs, earned on one id and twin. Behind a ± is the standard deviation over the seeds (divided by their
+number); interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
+
+`--over` draws OUT_over.png too. With several of popgym_arcade's ids there are also OUT_summary.md (ids by groups),
+OUT_aggregate.md and OUT_aggregate.png: returns of all ids together, 0 being the random policy's and 1 the best possible
+(benchmark/results), their curve and their performance profiles.
+
+The third puts tables where pages ask for them, between `<!-- report: FILE -->` and `<!-- end -->`.
 """
 
 import csv
 import functools
 import glob
 import json
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tyro
+from rliable import library, metrics
 
-RESAMPLES = 10_000  # of the seeds, for an interval
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+from gap_and_bias import numpy_seed  # noqa: E402
+
+RESAMPLES = 2_000  # of the seeds, for an interval
+TRIMMED = "interquartile mean"
+
+
+class UserError(ValueError):
+    """Something the user can put right: shown as one line, exit code 2."""
 
 
 @dataclass(frozen=True)
 class Args:
-    runs: tuple[str, ...]
+    runs: tuple[str, ...] = ()
     """run folders, or patterns of them"""
-    out: str
+    csv: str = ""
+    """instead of runs: a table that was written before"""
+    out: str = ""
     """path of the files to write, without their endings"""
     by: str = "memory"
     """argument of the runs that tells the groups apart, or: script"""
     training: bool = False
-    """columns more, from TensorBoard: mean return of the last 100 training episodes, as CleanRL has it; minutes"""
+    """a column more: mean return of the last 100 training episodes, as CleanRL has it"""
     title: str = ""
-    """title of the picture"""
+    """title of the pictures"""
+    over: str = ""
+    """one more picture: last returns over a parameter of the environment, such as memory_length"""
+    docs: tuple[str, ...] = ()
+    """pages to fill in; nothing else is done then"""
+
+    def checked(self) -> "Args":
+        """These arguments. Raises UserError for what does not go together."""
+        if not self.docs and (bool(self.runs) == bool(self.csv) or not self.out):
+            raise UserError("give --runs or --csv, and --out; or --docs alone")
+        return self
+
+
+# --------------------------------------------------------------------------------------------------------------- runs
 
 
 def read_run(folder: Path) -> tuple[dict, list[dict]]:
     """A run's arguments and the rows of its `eval.csv`."""
     with (folder / "eval.csv").open(newline="") as file:
         return json.loads((folder / "args.json").read_text()), list(csv.DictReader(file))
-
-
-def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """95% percentile bootstrap interval of the mean over the first axis (the seeds), with a fixed generator."""
-    values = np.asarray(values, float)
-    picks = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
-    return tuple(np.percentile(values[picks].mean(axis=1), [2.5, 97.5], axis=0))
 
 
 @functools.cache
@@ -57,206 +86,519 @@ def read_events(folder: Path):
     return EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
 
 
+def scalars(folder: Path, tag: str) -> list:
+    """The points of a curve; none if there is no such curve."""
+    events = read_events(folder)
+    return events.Scalars(tag) if tag in events.Tags()["scalars"] else []
+
+
 def last_episodes(folder: Path, count: int = 100, charts: str = "charts") -> float:
     """Mean return of about the last `count` training episodes in a folder of TensorBoard events: whole points of the
     curve, each the mean of so many episodes, from the end until they make up the count. `charts` is their tags' prefix.
 
     Raises:
-        ValueError: when no training episode was over.
+        UserError: when no training episode was over.
     """
-    events = read_events(folder)
-    if f"{charts}/episodes" not in events.Tags()["scalars"]:
-        raise ValueError(f"--training: {folder} has no finished training episode")
-    episodes = {point.step: point.value for point in events.Scalars(f"{charts}/episodes")}
+    episodes = {point.step: point.value for point in scalars(folder, f"{charts}/episodes")}
+    if not episodes:
+        raise UserError(f"--training: {folder} has no finished training episode")
     total, seen = 0.0, 0.0
-    for point in reversed(events.Scalars(f"{charts}/episodic_return")):
+    for point in reversed(scalars(folder, f"{charts}/episodic_return")):
         total, seen = total + point.value * episodes[point.step], seen + episodes[point.step]
         if seen >= count:
             break
     return total / seen
 
 
-def minutes(folder: Path) -> float:
-    """Minutes from a run's first event, before it compiles, to its last evaluation; a pause before a resume counts."""
-    events = read_events(folder)
-    return (events.Scalars("eval/episodic_return")[-1].wall_time - events.FirstEventTimestamp()) / 60
+def minutes_at(folder: Path) -> dict[int, float]:
+    """Minutes from a run's first event, before it compiles, to each evaluation; a pause before a resume counts."""
+    first = read_events(folder).FirstEventTimestamp() if scalars(folder, "eval/episodic_return") else 0.0
+    return {point.step: (point.wall_time - first) / 60 for point in scalars(folder, "eval/episodic_return")}
 
 
-def add_training(groups: dict[str, list[dict]], folders: dict[str, Path]) -> None:
-    """Gives every row `training_return`, that of its run and seed, and `minutes`, those of its run."""
-    for row in (row for rows in groups.values() for row in rows):
-        folder = folders[row["run"]]
-        seeded = folder / f"seed_{row['seed']}"
-        row["training_return"] = last_episodes(
-            seeded if seeded.exists() else folder, charts=row["task"] if "task_steps" in row else "charts"
-        )
-        row["minutes"] = round(minutes(folder), 2)
+def steps_per_second(folder: Path) -> float | None:
+    """Median over the log points after the first, of all seeds together; None without any."""
+    points = [point.value for point in scalars(folder, "charts/SPS")]
+    return float(np.median(points[1:] or points)) if points else None
 
 
 def group_of(about: dict, by: str) -> str:
-    """The value of `by` among a run's arguments, or the script's name. Raises ValueError without such an argument."""
+    """The value of `by` among a run's arguments, or the script's name. Raises UserError without such an argument."""
     values = {"memory": "none"} | about["args"] | {"script": about.get("script")}
     if values.get(by) is None:
-        raise ValueError(f"--by {by}: runs have {', '.join(about['args'])}")
+        raise UserError(f"--by {by}: runs have {', '.join(about['args'])}")
     return str(values[by])
 
 
-def collect(patterns: tuple[str, ...], by: str) -> dict[str, list[dict]]:
-    """Rows of all evaluations by group, each with its run's name; groups in the order of their names.
+def rows_of(folder: Path, args: Args) -> Iterator[dict]:
+    """Rows of OUT.csv: a run's evaluations, its name and group, minutes so far, its speed, and more if asked for."""
+    about, rows = read_run(folder)
+    group = group_of(about, args.by)
+    if not any(row["policy"] == "greedy" for row in rows):
+        raise UserError(f"{folder}: no evaluation of the greedy policy yet")
+    tasks, minutes, speed = len(about["args"].get("env_ids", ("",))), minutes_at(folder), steps_per_second(folder)
+    for row in rows:
+        step, more = int(row["global_step"]), {}
+        if tasks > 1:
+            more["task_steps"] = step // tasks
+        if about["args"].get("env_params"):
+            more["env_params"] = " ".join(about["args"]["env_params"])
+        if row["policy"] == "greedy" and step in minutes:
+            more["minutes"] = round(minutes[step], 2)
+        if speed is not None:
+            more["sps"] = round(speed)
+        if args.training:
+            seeded = folder / f"seed_{row['seed']}"
+            charts = row["task"] if tasks > 1 else "charts"
+            more["training_return"] = last_episodes(seeded if seeded.exists() else folder, charts=charts)
+        yield {"run": folder.name, args.by: group, **row, **more}
+
+
+def collect(args: Args) -> list[dict]:
+    """Rows of OUT.csv of all runs.
 
     Raises:
-        ValueError: when a pattern matches no run, or the runs have no such argument.
+        UserError: when a pattern matches no run, or the runs have no such argument.
     """
-    groups: dict[str, list[dict]] = {}
-    for pattern in patterns:
+    rows: list[dict] = []
+    for pattern in args.runs:
         folders = sorted(Path(match) for match in glob.glob(pattern) if (Path(match) / "eval.csv").exists())
         if not folders:
-            raise ValueError(f"--runs {pattern}: no run folder there")
-        for folder in folders:
-            about, rows = read_run(folder)
-            name = group_of(about, by)
-            group = groups.setdefault(name, [])
-            count = len(about["args"].get("env_ids", ("",)))
-            steps = [{"task_steps": int(row["global_step"]) // count} if count > 1 else {} for row in rows]
-            group += [{"run": folder.name, by: name, **row, **more} for row, more in zip(rows, steps, strict=True)]
-            if not any(row["policy"] == "greedy" for row in rows):
-                raise ValueError(f"{folder}: no evaluation of the greedy policy yet")
-    groups = dict(sorted(groups.items()))
-    for of_task in by_task(groups).values():
-        for name, rows in of_task.items():
-            runs = dict.fromkeys((row["seed"], row["run"]) for row in rows)
-            if len(runs) > len({seed for seed, _ in runs}):
-                raise ValueError(f"{by} {name}: a seed twice, in {', '.join(sorted({run for _, run in runs}))}")
-    return groups
+            raise UserError(f"--runs {pattern}: no run folder there")
+        rows += [row for folder in folders for row in rows_of(folder, args)]
+    return [{name: str(value) for name, value in row.items()} for row in rows]
 
 
-def task_of(row: dict) -> str:
-    """The task that a row is about: what its run calls it, or the only one's id."""
-    return row.get("task") or row["env_id"]
+def read_table(args: Args) -> list[dict]:
+    """The rows of a table that was written before, without what is empty. Raises UserError if it is none."""
+    try:
+        with open(args.csv, newline="") as file:
+            rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+    except OSError as error:
+        raise UserError(f"--csv {args.csv}: {error.strerror}") from None
+    lacking = {args.by, "run", "seed", "env_id", "policy", "return_mean"} - set(rows[0] if rows else ())
+    if lacking:
+        raise UserError(f"--csv {args.csv}: it lacks {', '.join(sorted(lacking))}")
+    return rows
 
 
-def by_task(groups: dict[str, list[dict]]) -> dict[str, dict[str, list[dict]]]:
-    """The groups' rows of each task, in the order of a run that has several; all under "" if none has."""
-    rows = [row for group in groups.values() for row in group]
-    tasks = dict.fromkeys(task_of(row) for row in rows if "task_steps" in row)
-    if not tasks:
-        return {"": groups}
-    tasks |= dict.fromkeys(task_of(row) for row in rows)
-    split = {
-        task: {name: [row for row in group if task_of(row) == task] for name, group in groups.items()} for task in tasks
-    }
-    return {task: {name: group for name, group in of_task.items() if group} for task, of_task in split.items()}
+# -------------------------------------------------------------------------------------------------------------- cells
 
 
-def by_seed(rows: list[dict]) -> dict[str, dict[int, float]]:
-    """Mean return of the greedy policy by seed and step."""
-    seeds: dict[str, dict[int, float]] = {}
+@dataclass(frozen=True)
+class Cell:
+    """What one group earned on one task and twin."""
+
+    task: str
+    twin: str  # mdp, pomdp, or nothing for ids without twins
+    group: str
+    rows: tuple[dict, ...]
+
+    @property
+    def seeds(self) -> dict[str, dict[int, float]]:
+        """Mean return of the greedy policy by seed and step."""
+        found: dict[str, dict[int, float]] = {}
+        for row in self.rows:
+            if row["policy"] == "greedy":
+                step = int(row.get("task_steps", row["global_step"]))
+                found.setdefault(row["seed"], {})[step] = float(row["return_mean"])
+        return found
+
+    @property
+    def final(self) -> np.ndarray:
+        """[S]: the last greedy return of each seed."""
+        return np.array([points[max(points)] for points in self.seeds.values()])
+
+    @property
+    def random(self) -> float:
+        """Mean return of the random policy."""
+        return float(np.mean([float(row["return_mean"]) for row in self.rows if row["policy"] == "random"]))
+
+    def curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps [N] and greedy returns [S, N], where all seeds were evaluated."""
+        seeds = self.seeds
+        steps = sorted(set.intersection(*(set(points) for points in seeds.values())))
+        return np.array(steps), np.array([[points[step] for step in steps] for points in seeds.values()])
+
+    def minutes(self, steps: np.ndarray) -> np.ndarray | None:
+        """[N]: minutes until these steps, the mean over the seeds; None where that is not known."""
+        at: dict[int, list[float]] = {}
+        for row in self.rows:
+            if row["policy"] == "greedy" and "minutes" in row:
+                at.setdefault(int(row.get("task_steps", row["global_step"])), []).append(float(row["minutes"]))
+        means = np.array([np.mean(at[step]) for step in steps if step in at])
+        return means if len(means) == len(steps) > 1 and means[-1] > means[0] else None
+
+    def of_runs(self, name: str) -> list[float]:
+        """The greatest value of a column in each run; none where the column is not there."""
+        found: dict[str, float] = {}
+        for row in self.rows:
+            if name in row:
+                found[row["run"]] = max(float(row[name]), found.get(row["run"], -np.inf))
+        return list(found.values())
+
+
+def make_cells(rows: list[dict], by: str) -> list[Cell]:
+    """The rows by task, twin and group, in the order of the table. Raises UserError for a seed that is there twice."""
+    with_twins = {row["env_id"] for row in rows if row["partial_obs"] == "True"} | set(bounds())
+    differ = len({row.get("env_params") for row in rows}) > 1
+    found: dict[tuple[str, str, str], list[dict]] = {}
     for row in rows:
-        if row["policy"] == "greedy":
-            step = int(row.get("task_steps", row["global_step"]))
-            seeds.setdefault(row["seed"], {})[step] = float(row["return_mean"])
-    return seeds
+        task = row.get("task") or " ".join(
+            [row["env_id"], *([row["env_params"]] if differ and "env_params" in row else [])]
+        )
+        twin = {"True": "pomdp"}.get(row["partial_obs"], "mdp") if row["env_id"] in with_twins else ""
+        found.setdefault((task, twin, row[by]), []).append(row)
+    several = dict.fromkeys(row.get("task") for row in rows if "task_steps" in row)  # in the order of their run
+    place = {task: i for i, task in enumerate(several)}
+    cells = []
+    for key in sorted(found, key=lambda key: (place.get(key[0], len(place)), natural(key[0]), key)):
+        runs = dict.fromkeys((row["seed"], row["run"]) for row in found[key])
+        if len(runs) > len({seed for seed, _ in runs}):
+            raise UserError(f"{by} {key[2]}: a seed twice, in {', '.join(sorted({run for _, run in runs}))}")
+        cells.append(Cell(*key, tuple(found[key])))
+    return cells
 
 
-def curve(rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """Global steps [N] and mean returns [seeds, N] of the greedy policy, up to the last step that all seeds reached."""
-    seeds = by_seed(rows)
-    steps = sorted(set.intersection(*(set(points) for points in seeds.values())))
-    return np.array(steps), np.array([[points[step] for step in steps] for points in seeds.values()])
+def natural(text: str) -> list:
+    """What sorts numbers within a text by their size."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
-def table(groups: dict[str, list[dict]], by: str) -> str:
-    """Markdown: every group's last greedy returns, mean, std and interval over the seeds, and the random policy's."""
-    tasks = by_task(groups)
-    tables = [table_of_task(of_task, by) for of_task in tasks.values()]
-    if len(tasks) == 1 and "" in tasks:
-        return "\n".join(tables[0]) + "\n"
-    head, rule = tables[0][:2]
-    lines = [f"| task {head}", f"|-{rule}"]
-    for task, (_, _, *rows) in zip(tasks, tables, strict=True):
-        lines += [f"| {task} {row}" for row in rows]
-    return "\n".join(lines) + "\n"
+@functools.cache
+def bounds() -> dict[str, tuple[float, float]]:
+    """Mean return of the random policy and of the best player, by id of popgym_arcade."""
+
+    def means(name: str) -> dict[str, float]:
+        with (ROOT / "benchmark/results" / name).open(newline="") as file:
+            return {row["env_id"]: float(row["return_mean"]) for row in csv.DictReader(file)}
+
+    low, high = means("random_policy.csv"), means("oracle.csv")
+    return {env_id: (low[env_id], high[env_id]) for env_id in low}
 
 
-def table_of_task(groups: dict[str, list[dict]], by: str) -> list[str]:
-    """The lines of the table of one task."""
-    training = any("training_return" in row for rows in groups.values() for row in rows)
-    head = f"| {by} | seeds | steps | greedy return | 95% interval | each seed | random policy |"
-    lines = [head + " last 100 training episodes | minutes |" * training, "|-|-|-|-|-|-|-|" + "-|-|" * training]
-    for name, rows in groups.items():
-        lasts = [max(points) for points in by_seed(rows).values()]  # they differ where runs stopped early
-        steps = " to ".join(str(step) for step in sorted({min(lasts), max(lasts)}))
-        final = np.array([points[max(points)] for points in by_seed(rows).values()])
-        low, high = interval(final)
-        random = np.mean([float(row["return_mean"]) for row in rows if row["policy"] == "random"])
-        greedy, each = f"{final.mean():.3f} ± {final.std():.3f}", ", ".join(f"{value:.2f}" for value in final)
-        line = f"| {name} | {len(final)} | {steps} | {greedy} | {low:.3f} to {high:.3f} | {each} | {random:.3f} |"
-        if training:
-            values = np.array(list({row["seed"]: row["training_return"] for row in rows}.values()))
-            digits = 1 if np.abs(values).max() >= 10 else 3
-            slowest = max(row["minutes"] for row in rows)
-            line += f" {values.mean():.{digits}f} ± {values.std():.{digits}f} | {slowest:.1f} |"
-        lines.append(line)
-    return lines
+def normalised(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [N] and greedy returns [S, N], 0 being the random policy's mean and 1 the best possible."""
+    steps, returns = cell.curve()
+    low, high = bounds()[cell.task]
+    return steps, (returns - low) / (high - low)
 
 
-def draw(groups: dict[str, list[dict]], args: Args, path: Path) -> None:
-    """The learning curves of all groups, a panel for each task."""
+# ---------------------------------------------------------------------------------------------------------- statistics
+
+
+def iqm(scores: np.ndarray) -> np.ndarray:
+    """Interquartile mean over seeds and ids of scores [S, M, N], for each N."""
+    return np.array([metrics.aggregate_iqm(scores[..., n]) for n in range(scores.shape[-1])])
+
+
+def interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """95% interval [N] of the interquartile mean of scores [S, M, N], each id's seeds resampled by themselves."""
+    return interval_of(scores.shape, scores.astype(float).tobytes())
+
+
+@functools.cache  # the same curves go over steps and over minutes
+def interval_of(shape: tuple[int, ...], scores: bytes) -> tuple[np.ndarray, np.ndarray]:
+    with numpy_seed(0):  # rliable 1.2 draws from numpy's global generator
+        _, found = library.get_interval_estimates({"": np.frombuffer(scores).reshape(shape)}, iqm, reps=RESAMPLES)
+    return tuple(found[""])
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+    """A table; columns in which nothing stands are left out."""
+    kept = [i for i in range(len(head)) if any(line[i] for line in lines)]
+    rows = ["| " + " | ".join(row[i] for i in kept) + " |" for row in (head, *lines)]
+    return "\n".join([rows[0], "|-" * len(kept) + "|", *rows[1:]]) + "\n"
+
+
+def digits(returns: np.ndarray) -> int:
+    """Digits behind the point that returns of this size need."""
+    return 1 if np.abs(returns).max() >= 10 else 3
+
+
+def estimate(returns: np.ndarray) -> str:
+    """The interval, as "0.500 to 0.750", of returns [S]; of one seed there is none."""
+    if len(returns) == 1:
+        return "one seed"
+    (low,), (high,) = interval(returns[:, None, None])
+    return f"{low:.{digits(returns)}f} to {high:.{digits(returns)}f}"
+
+
+def of_seeds(values: list[float]) -> str:
+    """Mean and standard deviation."""
+    return f"{np.mean(values):.{digits(values)}f} ± {np.std(values):.{digits(values)}f}"
+
+
+def table(cells: list[Cell], by: str) -> str:
+    """Markdown: last greedy returns of every cell, and what they took."""
+    several = len({(cell.task, cell.twin) for cell in cells}) > 1
+    lines = []
+    for cell in cells:
+        final, number = cell.final, digits(cell.final)
+        lasts = sorted({max(points) for points in cell.seeds.values()})  # they differ where runs stopped early
+        training = {row["seed"]: float(row["training_return"]) for row in cell.rows if "training_return" in row}
+        minutes, speed = cell.of_runs("minutes"), cell.of_runs("sps")
+        lines.append(
+            [
+                *((cell.task, cell.twin) if several else ("", "")),
+                cell.group,
+                str(len(final)),
+                f"{lasts[0]:,} to {lasts[-1]:,}" if len(lasts) > 1 else f"{lasts[0]:,}",
+                of_seeds(final),
+                f"{metrics.aggregate_iqm(final[:, None]):.{number}f}",
+                estimate(final),
+                ", ".join(f"{value:.{min(number, 2)}f}" for value in final),
+                f"{cell.random:.{number}f}",
+                of_seeds(list(training.values())) if training else "",
+                f"{np.median(speed):,.0f}" if speed else "",
+                f"{max(minutes):.1f}" if minutes else "",
+            ]
+        )
+    head = ["id", "twin", by, "seeds", "steps", "greedy return", TRIMMED, "95% interval", "each seed", "random policy"]
+    return markdown([*head, "last 100 training episodes", "steps/s", "minutes"], lines)
+
+
+def summary(cells: list[Cell]) -> str:
+    """Markdown: ids and twins by groups, interquartile means with intervals, beside the random and the best policy."""
+    groups = sorted({cell.group for cell in cells})
+    found = {(cell.task, cell.twin, cell.group): cell for cell in cells}
+    lines = []
+    for task, twin in dict.fromkeys((cell.task, cell.twin) for cell in cells):
+        there = [found.get((task, twin, group)) for group in groups]
+        each = [f"{metrics.aggregate_iqm(c.final[:, None]):.3f} ({estimate(c.final)})" if c else "" for c in there]
+        low, high = bounds()[task]
+        lines.append([task, twin, *each, f"{low:.3f}", f"{high:.3f}"])
+    return markdown(["id", "twin", *groups, "random policy", "best possible"], lines)
+
+
+# ------------------------------------------------------------------------------------------------------------ together
+
+
+@dataclass(frozen=True)
+class Together:
+    """All ids of a group and twin: normalised returns [S, M, N] after steps [N]."""
+
+    twin: str
+    group: str
+    tasks: tuple[str, ...]
+    steps: np.ndarray
+    scores: np.ndarray
+
+
+def put_together(cells: list[Cell]) -> list[Together]:
+    """The groups and twins that have every id, equally many seeds of each, and evaluations at the same steps."""
+    tasks = sorted({cell.task for cell in cells})
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.twin, cell.group), []).append(cell)
+    together = []
+    for (twin, group), of_group in found.items():
+        if {cell.task for cell in of_group} != set(tasks) or len({len(cell.final) for cell in of_group}) > 1:
+            continue
+        curves = [dict(zip(steps, scores.T, strict=True)) for steps, scores in map(normalised, of_group)]
+        steps = sorted(set.intersection(*map(set, curves)))
+        if steps:
+            scores = np.array([[curve[step] for step in steps] for curve in curves]).transpose(2, 0, 1)
+            together.append(Together(twin, group, tuple(tasks), np.array(steps), scores))
+    return together
+
+
+def table_together(together: list[Together], by: str) -> str:
+    """Markdown: interquartile mean and mean of the last normalised returns, over ids and seeds."""
+    lines = []
+    for each in together:
+        last = each.scores[..., -1:]
+        low, high = interval(last)
+        seeds, ids = last.shape[:2]
+        numbers = f"{iqm(last)[0]:.3f}", f"{low[0]:.3f} to {high[0]:.3f}", f"{last.mean():.3f}"
+        lines.append([each.twin, each.group, str(ids), str(seeds), f"{each.steps[-1]:,}", *numbers])
+    return markdown(["twin", by, "ids", "seeds", "steps", TRIMMED, "95% interval", "mean"], lines)
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def look(cell: Cell | Together, groups: list[str], twins: list[str]) -> dict:
+    """Colour by group, dashes by twin, and the legend's words."""
+    twin = f", {cell.twin}" if len(twins) > 1 else ""
+    style = "--" if len(twins) > 1 and cell.twin == "mdp" else "-"
+    return {"color": f"C{groups.index(cell.group)}", "linestyle": style, "label": f"{cell.group}{twin}"}
+
+
+def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
+    """Learning curves, a panel for each id, over steps or wall time; whether there was anything to draw."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
-    tasks = by_task(groups)
-    columns = min(len(tasks), 2)
+    groups, twins = (sorted({getattr(cell, name) for cell in cells}) for name in ("group", "twin"))
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+    columns = min(len(tasks), 2 if len(tasks) < 5 else 3)
     rows = -(-len(tasks) // columns)
-    size = (8.5, 4) if len(tasks) == 1 else (4.2 * columns + 2.2, 3.2 * rows + 0.5)
+    size = (8.5, 4) if len(tasks) == 1 else (3.6 * columns + 2.2, 2.9 * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in grid[len(tasks) :]:
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in panels[len(tasks) :]:
         axes.axis("off")
-    for axes, (task, of_task) in zip(grid, tasks.items(), strict=False):
-        draw_task(axes, of_task, list(groups))
-        axes.set(xlabel="environment steps of the task" if task else "environment steps", title=task or args.title)
-        axes.set(ylabel="greedy return, mean and 95% interval", xlim=(0, None))
-        if task:
-            axes.locator_params(axis="x", nbins=6)
+    drawn = 0
+    for axes, task in zip(panels, tasks, strict=False):
+        of_task = [cell for cell in cells if cell.task == task]
+        for cell in of_task:
+            steps, returns = cell.curve()
+            x = cell.minutes(steps) if over_minutes else steps
+            if x is None:
+                continue
+            drawn += 1
+            how = look(cell, groups, twins)
+            axes.plot(x, iqm(returns[:, None]), marker="o", markersize=3, **how)
+            if len(returns) > 1:
+                axes.fill_between(x, *interval(returns[:, None]), color=how["color"], alpha=0.15, linewidth=0)
+        axes.axhline(np.mean([cell.random for cell in of_task]), color="gray", linestyle=":", label="random policy")
+        axes.set_title(args.title if len(tasks) == 1 else task, fontsize=11)
+        axes.set_xlim(0, None)
+        axes.grid(alpha=0.3)
+        axes.locator_params(axis="x", nbins=6)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    several = any("task_steps" in row for cell in cells for row in cell.rows)
+    steps = "environment steps of the task" if several else "environment steps of a seed"
+    figure.supxlabel("minutes, all seeds of a process" if over_minutes else steps, fontsize=11)
+    figure.supylabel(f"greedy return, {TRIMMED} and 95% interval", fontsize=11)
     if len(tasks) > 1:
         figure.suptitle(args.title)
-    lines = {line.get_label(): line for axes in grid for line in axes.get_lines()}
-    labels = sorted(lines, key=lambda label: (label == "random policy", list(lines).index(label)))
-    figure.legend([lines[label] for label in labels], labels, loc="outside right upper", title=args.by)
+    legend(figure, panels[: len(tasks)], args.by)
+    if drawn:
+        figure.savefig(path, dpi=120)
+    return drawn > 0
+
+
+def legend(figure, panels, title: str) -> None:
+    """One legend for all panels, outside of them; the random policy last."""
+    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+    labels = sorted(lines, key=lambda label: label == "random policy")
+    figure.legend([lines[label] for label in labels], labels, loc="outside right upper", title=title)
+
+
+def draw_together(together: list[Together], args: Args, path: Path) -> None:
+    """Normalised returns of all ids over steps, and performance profiles of the last ones."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    groups, twins = (sorted({getattr(each, name) for each in together}) for name in ("group", "twin"))
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    curves, profiles = panels = figure.subplots(1, 2)
+    thresholds = np.linspace(-0.2, 1, 61)
+    for each in together:
+        how = look(each, groups, twins)
+        curves.plot(each.steps, iqm(each.scores), marker="o", markersize=3, **how)
+        curves.fill_between(each.steps, *interval(each.scores), color=how["color"], alpha=0.15, linewidth=0)
+        with numpy_seed(0):
+            found, bands = library.create_performance_profile({"": each.scores[..., -1]}, thresholds, reps=RESAMPLES)
+        profiles.plot(thresholds, found[""], **how)
+        profiles.fill_between(thresholds, *bands[""], color=how["color"], alpha=0.15, linewidth=0)
+    curves.set(xlabel="environment steps of a seed", ylabel=f"normalised return, {TRIMMED}", xlim=(0, None))
+    profiles.set(xlabel="normalised return", ylabel="share of runs above it", ylim=(0, 1.02))
+    for axes in panels:
+        axes.grid(alpha=0.3)
+    curves.xaxis.set_major_formatter(EngFormatter(sep=""))
+    ids = len(together[0].tasks)
+    figure.suptitle(f"{args.title}: {ids} ids together, 0 the random policy, 1 the best possible")
+    legend(figure, panels, args.by)
     figure.savefig(path, dpi=120)
 
 
-def draw_task(axes, groups: dict[str, list[dict]], names: list[str]) -> None:
-    """The learning curves of one task; a group has the colour of its place among the names."""
-    for name, rows in groups.items():
-        steps, means = curve(rows)
-        look = {"color": f"C{names.index(name)}", "label": f"{name} ({len(means)} seeds)"}
-        axes.plot(steps, means.mean(axis=0), marker="o", markersize=3, **look)
-        axes.fill_between(steps, *interval(means), color=look["color"], alpha=0.2, linewidth=0)
-    random = [float(row["return_mean"]) for rows in groups.values() for row in rows if row["policy"] == "random"]
-    axes.axhline(np.mean(random), color="gray", linestyle="--", label="random policy")
+def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
+    """Last returns over a parameter of the environment. Raises UserError where a run has no such parameter."""
+    from matplotlib.figure import Figure
+
+    groups, twins = (sorted({getattr(cell, name) for cell in cells}) for name in ("group", "twin"))
+    figure = Figure(figsize=(8.5, 4), layout="constrained")
+    axes = figure.subplots()
+    for key in dict.fromkeys((cell.group, cell.twin) for cell in cells):
+        of_key = sorted((parameter(cell, args.over), cell.final) for cell in cells if (cell.group, cell.twin) == key)
+        x, finals = zip(*of_key, strict=True)
+        how = look(next(cell for cell in cells if (cell.group, cell.twin) == key), groups, twins)
+        axes.plot(x, [metrics.aggregate_iqm(final[:, None]) for final in finals], marker="o", markersize=3, **how)
+        low, high = zip(*(interval(final[:, None, None]) for final in finals), strict=True)
+        axes.fill_between(x, *(np.ravel(edge) for edge in (low, high)), color=how["color"], alpha=0.12, linewidth=0)
+    axes.axhline(np.mean([cell.random for cell in cells]), color="gray", linestyle=":", label="random policy")
+    axes.set(
+        xlabel=args.over, ylabel=f"last greedy return,\n{TRIMMED} and 95% interval", xscale="log", title=args.title
+    )
+    ticks = sorted({parameter(cell, args.over) for cell in cells})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
     axes.grid(alpha=0.3)
+    legend(figure, [axes], args.by)
+    figure.savefig(path, dpi=120)
 
 
-def main(args: Args) -> None:
-    groups = collect(args.runs, args.by)
-    if args.training:
-        add_training(groups, {Path(match).name: Path(match) for pattern in args.runs for match in glob.glob(pattern)})
-    out = Path(args.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    rows = [row for group in groups.values() for row in group]
-    with open(f"{out}.csv", "w", newline="") as file:
+def parameter(cell: Cell, name: str) -> float:
+    """A parameter of the environment, as the runs were given it. Raises UserError if they were not."""
+    given = dict(item.split("=", 1) for item in cell.rows[0].get("env_params", "").split() if "=" in item)
+    try:
+        return float(given[name])
+    except (KeyError, ValueError):
+        raise UserError(f"--over {name}: {cell.rows[0]['run']} has no such number among its --env-params") from None
+
+
+# --------------------------------------------------------------------------------------------------------------- pages
+
+
+def filled(page: Path) -> str:
+    """The page's text with the tables it asks for. Raises UserError for a table that is not there."""
+
+    def place(match: re.Match) -> str:
+        file = page.parent / match[2]
+        if not file.is_file():
+            raise UserError(f"{page} asks for {match[2]}, which is not there")
+        return f"{match[1]}\n{file.read_text()}\n{match[3]}"
+
+    return re.sub(r"(<!-- report: (\S+) -->\n).*?(<!-- end -->)", place, page.read_text(), flags=re.DOTALL)
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def write_table(path: Path, rows: list[dict]) -> None:
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
-    Path(f"{out}.md").write_text(table(groups, args.by))
-    draw(groups, args, Path(f"{out}.png"))
-    print(table(groups, args.by), end="")
+
+
+def main(args: Args) -> None:
+    args = args.checked()
+    for page in map(Path, args.docs):
+        page.write_text(filled(page))
+    if args.docs:
+        return
+    rows = read_table(args) if args.csv else collect(args)
+    cells = make_cells(rows, args.by)
+    for cell in cells if args.over else ():
+        parameter(cell, args.over)
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_table(Path(f"{out}.csv"), rows)
+    Path(f"{out}.md").write_text(table(cells, args.by))
+    draw(cells, args, Path(f"{out}.png"), over_minutes=False)
+    draw(cells, args, Path(f"{out}_minutes.png"), over_minutes=True)
+    if args.over:
+        draw_over(cells, args, Path(f"{out}_over.png"))
+    arcade = [cell for cell in cells if cell.task in bounds()]
+    if len({cell.task for cell in arcade}) > 1:
+        Path(f"{out}_summary.md").write_text(summary(arcade))
+        together = put_together(arcade)
+        if together:
+            Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
+            draw_together(together, args, Path(f"{out}_aggregate.png"))
+    print(table(cells, args.by), end="")
 
 
 if __name__ == "__main__":
     try:
         main(tyro.cli(Args, description=__doc__))
-    except ValueError as error:
+    except UserError as error:
         print(f"report.py: error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,6 +1,7 @@
-"""benchmark/*.sh: every command that they would run has arguments that its script takes. Nothing is trained."""
+"""benchmark/*.sh: every command has arguments that its script takes, at every budget, and none is run twice."""
 
 import os
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -12,26 +13,118 @@ from scripts import ALL, script
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmark"))
-WORD, CALL = "\x1f", "\x1e"  # separators that no argument contains
-IN_PLACE_OF_PYTHON = """#!/bin/sh
-{ for word; do printf '%s\\037' "$word"; done; printf '\\036'; } >> "$CALLS"
+LISTS = sorted(path for path in (ROOT / "benchmark").glob("*.sh") if path.stem != "common")
+HAVE_OWN_IDS = ("classic_control", "memory_chain", "memory_length", "ppo_continuous_action")
+BUDGETS = ("smoke", "cpu", "gpu", "paper")
+# in the place of Python: notes its arguments, leaves a run folder with a checkpoint, fails if it is told to
+IN_PLACE_OF_PYTHON = """#!/bin/bash
+echo "$*" >> "$CALLS"
+while [ $# -gt 0 ]; do
+    [ "$1" = --run-dir ] && mkdir -p "$2/run__0/checkpoints/${SAVED-10}"
+    shift
+done
+[ -z "$FAILS" ]
 """
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmark").glob("*.sh")), ids=lambda path: path.stem)
-def test_every_command_is_one_that_its_script_takes(path, tmp_path):
-    python, calls = tmp_path / "python", tmp_path / "calls"
+def run(path: Path, tmp_path: Path, **settings) -> subprocess.CompletedProcess:
+    """The list of commands with a Python that runs nothing; what it was called with is in `tmp_path`/calls."""
+    python = tmp_path / "python"
     python.write_text(IN_PLACE_OF_PYTHON)
     python.chmod(0o755)
-    places = {"PYTHON": python, "CALLS": calls, "RUN_DIR": tmp_path / "runs", "OUT": tmp_path / "out"}
-    subprocess.run([path], env=os.environ | {name: str(each) for name, each in places.items()}, check=True, timeout=60)
-    found = [call.split(WORD)[:-1] for call in calls.read_text().split(CALL)[:-1]]
-    assert found
+    places = {"PYTHON": python, "CALLS": tmp_path / "calls", "RUN_DIR": tmp_path / "runs", "OUT": tmp_path / "out"}
+    env = {name: str(value) for name, value in {**os.environ, **places, **settings}.items()}
+    return subprocess.run([path], env=env, capture_output=True, text=True, timeout=120)
+
+
+def calls(tmp_path: Path) -> list[str]:
+    path = tmp_path / "calls"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_every_command_is_one_that_its_script_takes(path, budget, tmp_path):
+    ids = {} if budget == "smoke" or path.stem in HAVE_OWN_IDS else {"ENVS": "BattleShipEasy"}
+    done = run(path, tmp_path, DRY_RUN="1", BUDGET=budget, **ids)
+    assert done.returncode == 0, done.stderr
+    found = [shlex.split(line)[1:] for line in done.stdout.splitlines()]
+    assert found and not calls(tmp_path)
+    seen = set()
     for name, *flags in found:
-        assert (ROOT / name).is_file()
         stem = Path(name).stem
+        kinds = tuple(flag for flag in flags if flag.startswith("--") and flag not in ("--seed", "--run-dir"))
+        if (stem, kinds) in seen:  # the same flags with other values
+            continue
+        seen.add((stem, kinds))
+        unpacked_later = Path(name).parent.name.startswith("scripts_")  # of the commit that it compares with
+        assert (ROOT / (Path(name).name if unpacked_later else name)).is_file()
         if stem in ALL:
             script(stem).parse_args(flags)
         else:
             args = tyro.cli(import_module(stem).Args, args=flags)
             getattr(args, "checked", lambda: None)()
+
+
+def test_what_is_complete_is_not_run_again(tmp_path):
+    path = ROOT / "benchmark/pqn_mlp.sh"
+    settings = {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
+    assert run(path, tmp_path, **settings).returncode == 0
+    first = calls(tmp_path)
+    assert [call.split()[0] for call in first] == ["pqn_mlp.py", "benchmark/report.py"]
+    again = run(path, tmp_path, **settings)
+    assert "complete: pqn_mlp.py --env-id CartPoleEasy" in again.stdout
+    assert [call.split()[0] for call in calls(tmp_path)[2:]] == ["benchmark/report.py"]
+    run(path, tmp_path, **settings, SEEDS="0 1")  # another command
+    assert "--num-seeds 2" in calls(tmp_path)[3]
+
+
+def test_what_was_interrupted_goes_on_and_what_failed_is_told(tmp_path):
+    path = ROOT / "benchmark/pqn_mlp.sh"
+    settings = {"ENVS": "CartPoleEasy BreakoutEasy", "TWINS": "pomdp"}
+    done = run(path, tmp_path, **settings, FAILS="1")
+    assert done.returncode == 1 and done.stderr.count("failed: exit 1: pqn_mlp.py") == 2  # and the report of it
+    assert run(path, tmp_path, **settings).returncode == 0
+    resumed = [call for call in calls(tmp_path) if "--resume" in call]
+    assert len(resumed) == 2 and all((Path(call.split()[2]) / "checkpoints/10").is_dir() for call in resumed)
+
+
+def test_what_died_before_its_first_checkpoint_begins_anew_and_is_kept(tmp_path):
+    path = ROOT / "benchmark/pqn_mlp.sh"
+    settings = {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
+    run(path, tmp_path, **settings, FAILS="1", SAVED="")
+    assert run(path, tmp_path, **settings).returncode == 0
+    assert not [call for call in calls(tmp_path) if "--resume" in call]
+    assert (tmp_path / "runs.unfinished/run__0").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"BUDGET": "large"}, "BUDGET=large: use smoke, cpu, gpu or paper"),
+        ({"SEEDS": "0 2"}, 'SEEDS=0 2: use neighbours in order, as "0 1 2"'),
+        ({"SEEDS": "a"}, "SEEDS=a: use"),
+        ({"TWINS": "both"}, "TWINS=both: use pomdp, mdp or both of them"),
+        ({"SETTINGS": "mine"}, "SETTINGS=mine: use stated or code"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(settings, words, tmp_path):
+    done = run(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith(words)
+    assert not calls(tmp_path) and not (tmp_path / "runs").exists()
+
+
+def test_the_paper_and_its_code_differ_in_learning_rate_and_epsilon(tmp_path):
+    lines = {}
+    for settings in ("stated", "code"):
+        path = ROOT / "benchmark/pqn_rnn.sh"
+        done = run(path, tmp_path, DRY_RUN="1", BUDGET="paper", SETTINGS=settings, ENVS="BattleShipEasy", TWINS="mdp")
+        flags = shlex.split(done.stdout.splitlines()[0])[2:]
+        lines[settings] = script("pqn_rnn").parse_args(flags)
+    stated, code = lines["stated"], lines["code"]
+    assert stated.total_timesteps == code.total_timesteps > 20_000_000 - 1
+    assert (stated.exploration_fraction, code.exploration_fraction) == (0.25, 0.4)
+    last = stated.num_updates * stated.update_epochs * stated.num_minibatches
+    rate = script("pqn_rnn").learning_rate_at
+    assert [float(rate(code, step)) for step in (0, last // 10, last)] == pytest.approx([5e-5, 5e-7, 5e-7], rel=1e-3)
+    assert [float(rate(stated, step)) for step in (0, last // 2)] == pytest.approx([5e-5, 2.5e-5], rel=1e-3)

@@ -1,4 +1,4 @@
-"""benchmark/report.py: groups, intervals, and what it refuses."""
+"""benchmark/report.py: cells, intervals, ids together, the same from the same file, the pages' tables, refusals."""
 
 import csv
 import json
@@ -9,21 +9,35 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rliable import metrics
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from benchmark import report
 
-COLUMNS = ("global_step", "seed", "policy", "return_mean")
+ROOT = Path(__file__).parent.parent
+COLUMNS = ("global_step", "seed", "env_id", "partial_obs", "policy", "return_mean")
 
 
-def write_run(folder: Path, name: str, memory: str, rows: list[tuple]) -> None:
+def write_run(folder: Path, name: str, group: str, rows: list[tuple], env_id="Task", partial=False, **args) -> Path:
+    """A run folder; rows are (step, seed, policy, return)."""
     run = folder / name
-    run.mkdir()
-    (run / "args.json").write_text(json.dumps({"args": {"memory": memory}}))
+    run.mkdir(parents=True)
+    (run / "args.json").write_text(json.dumps({"script": "pqn_rnn", "args": {"memory": group, **args}}))
     with (run / "eval.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([COLUMNS, *rows])
+        csv.writer(file).writerows([COLUMNS, *((step, seed, env_id, partial, *rest) for step, seed, *rest in rows)])
+    return run
+
+
+def write_events(run: Path, points: list[tuple[int, float, dict]]) -> None:
+    """TensorBoard events: (step, minutes since now, values by tag)."""
+    writer, now = EventFileWriter(str(run)), time.time()
+    for step, minutes, values in points:
+        for tag, value in values.items():
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+            writer.add_event(Event(wall_time=now + 60 * minutes, step=step, summary=summary))
+    writer.close()
 
 
 def two_groups(folder: Path) -> None:
@@ -33,102 +47,221 @@ def two_groups(folder: Path) -> None:
     write_run(folder, "b0", "MLP", [(0, 0, "random", 0.3), (100, 0, "greedy", 0.0)])
 
 
+def cells_of(folder: Path, **args) -> list[report.Cell]:
+    args = report.Args(runs=(f"{folder}/*",), out="out", **args)
+    return report.make_cells(report.collect(args), args.by)
+
+
+def lines_of(markdown: str) -> list[dict]:
+    """The lines of a table by their heads."""
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
+    return [dict(zip(head, line, strict=True)) for line in lines]
+
+
 def test_the_table_takes_each_seeds_last_evaluation(tmp_path):
     two_groups(tmp_path)
-    groups = report.collect((f"{tmp_path}/*",), "memory")
-    lines = report.table(groups, "memory").splitlines()
-    assert lines[2].startswith("| GRU | 2 | 200 to 300 | 0.750 ± 0.250 |") and lines[2].endswith(
-        "| 1.00, 0.50 | 0.100 |"
-    )
-    assert lines[3].startswith("| MLP | 1 | 100 | 0.000 ± 0.000 |") and lines[3].endswith("| 0.300 |")
-    steps, means = report.curve(groups["GRU"])  # only where all seeds were evaluated
+    cells = cells_of(tmp_path)
+    gru, mlp = lines_of(report.table(cells, "memory"))
+    assert gru == {
+        "memory": "GRU",
+        "seeds": "2",
+        "steps": "200 to 300",
+        "greedy return": "0.750 ± 0.250",
+        "interquartile mean": "0.750",
+        "95% interval": "0.500 to 1.000",
+        "each seed": "1.00, 0.50",
+        "random policy": "0.100",
+    }
+    assert (mlp["seeds"], mlp["95% interval"], mlp["random policy"]) == ("1", "one seed", "0.300")
+    steps, returns = cells[0].curve()  # only where all seeds were evaluated
     assert steps.tolist() == [100]
-    np.testing.assert_allclose(means, [[0.2], [1.2]])
+    np.testing.assert_allclose(returns, [[0.2], [1.2]])
 
 
-def test_the_interval_is_that_of_the_mean_over_seeds():
-    low, high = report.interval(np.arange(5.0))
-    assert 0 <= low < 2 < high <= 4
-    values = np.random.default_rng(1).normal(size=400)
-    low, high = report.interval(values)  # of many seeds: mean +- 1.96 standard errors
-    np.testing.assert_allclose([low, high], values.mean() + np.array([-1.96, 1.96]) * values.std() / 20, atol=0.02)
+def test_the_interval_is_that_of_the_interquartile_mean():
+    values = np.random.default_rng(1).normal(size=(400, 1, 2)) * [1, 2]
+    (low, high), middle = report.interval(values), report.iqm(values)
+    np.testing.assert_allclose(middle, [metrics.aggregate_iqm(values[..., n]) for n in range(2)])
+    error = 1.06 * np.array([1, 2]) / 20  # of a normal's mean with a quarter trimmed off both ends, about
+    np.testing.assert_allclose(low, middle - 1.96 * error, atol=0.03)
+    np.testing.assert_allclose(high, middle + 1.96 * error, atol=0.03)
+    state = np.random.get_state()[1].tolist()
+    report.interval_of.cache_clear()
+    np.testing.assert_array_equal(report.interval(values), (low, high))  # whatever numpy's own generator is at
+    assert np.random.get_state()[1].tolist() == state
 
 
-def test_files_are_written_beside_each_other_also_with_a_dot_in_the_name(tmp_path):
-    two_groups(tmp_path)
-    report.main(report.Args(runs=(f"{tmp_path}/a*", f"{tmp_path}/b*"), out=f"{tmp_path}/out/lambda0.5"))
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["lambda0.5.csv", "lambda0.5.md", "lambda0.5.png"]
+def test_time_speed_and_training_come_from_the_events(tmp_path):
+    rows = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.2), (200, 0, "greedy", 0.4)]
+    run = write_run(tmp_path, "a", "GRU", rows)
+    write_events(
+        run,
+        [
+            (50, 1, {"charts/SPS": 1.0, "charts/episodes": 500, "charts/episodic_return": 9.0}),
+            (100, 2, {"charts/SPS": 300.0, "eval/episodic_return": 0.2}),
+            (150, 3, {"charts/SPS": 500.0, "charts/episodes": 60, "charts/episodic_return": 1.0}),
+            (200, 5, {"charts/SPS": 400.0, "eval/episodic_return": 0.4, "charts/episodes": 50}),
+            (200, 5, {"charts/episodic_return": 3.0}),
+        ],
+    )
+    (cell,) = cells_of(tmp_path, training=True)
+    (line,) = lines_of(report.table([cell], "memory"))
+    assert line["steps/s"] == "400"  # the median without the first point, in which it compiled
+    assert line["last 100 training episodes"] == f"{(60 * 1 + 50 * 3) / 110:.3f} ± 0.000"
+    assert float(line["minutes"]) == pytest.approx(5, abs=0.2)  # the writer's first event is of now
+    np.testing.assert_allclose(cell.minutes(cell.curve()[0]), [2, 5], atol=0.2)
+    two_groups(tmp_path / "silent")
+    with pytest.raises(report.UserError, match="no finished training episode"):
+        cells_of(tmp_path / "silent", training=True)
+
+
+def both_twins(folder: Path, ids=("CartPoleEasy", "SkittlesEasy")) -> None:
+    """Three seeds of two memories on both twins of ids of popgym_arcade, two evaluations each."""
+    rng = np.random.default_rng(0)
+    for env_id in ids:
+        for partial in (True, False):
+            for memory in ("GRU", "none"):
+                rows = [(0, seed, "random", 0.1) for seed in range(3)]
+                rows += [(step, seed, "greedy", rng.uniform()) for step in (100, 200) for seed in range(3)]
+                write_run(folder, f"{env_id}_{partial}_{memory}", memory, rows, env_id, partial)
+
+
+def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
+    both_twins(tmp_path)
+    cells = cells_of(tmp_path)
+    together = report.put_together(cells)
+    assert [(each.twin, each.group) for each in together] == [
+        (twin, group) for twin in ("mdp", "pomdp") for group in ("GRU", "none")
+    ]
+    (low, high), first = report.bounds()["CartPoleEasy"], cells[0]
+    assert (first.task, first.twin, first.group) == ("CartPoleEasy", "mdp", "GRU") and high == 1.0
+    np.testing.assert_allclose(together[0].scores[:, 0, -1], (first.final - low) / (1 - low))
+    assert together[0].scores.shape == (3, 2, 2) and together[0].steps.tolist() == [100, 200]
+    lines = lines_of(report.table_together(together, "memory"))
+    expected = metrics.aggregate_iqm(together[0].scores[..., -1])
+    assert lines[0]["interquartile mean"] == f"{expected:.3f}" and lines[0]["ids"] == "2"
+    wide = lines_of(report.summary(cells))
+    assert [(line["id"], line["twin"]) for line in wide][:2] == [("CartPoleEasy", "mdp"), ("CartPoleEasy", "pomdp")]
+    assert wide[0]["GRU"].startswith(f"{first.final.mean():.3f} (") and wide[0]["best possible"] == "1.000"
+
+
+def test_a_group_without_one_of_the_ids_is_not_put_together(tmp_path):
+    both_twins(tmp_path)
+    write_run(tmp_path, "more", "LRU", [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)], "CartPoleEasy", True)
+    together = report.put_together(cells_of(tmp_path))
+    assert len(together) == 4 and "LRU" not in {each.group for each in together}
+
+
+def test_the_same_table_gives_the_same_files(tmp_path):
+    both_twins(tmp_path / "runs")
+    out = tmp_path / "out" / "lambda0.5"  # a dot in the name is no ending
+    report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), title="a title"))
+    names = sorted(path.name.removeprefix("lambda0.5") for path in out.parent.iterdir())
+    assert names == [".csv", ".md", ".png", "_aggregate.md", "_aggregate.png", "_summary.md"]
+    report.interval_of.cache_clear()
+    report.main(report.Args(csv=f"{out}.csv", out=str(tmp_path / "again"), title="a title"))
+    for name in names:
+        assert Path(f"{out}{name}").read_bytes() == (tmp_path / f"again{name}").read_bytes(), name
+    assert Path(f"{out}.png").stat().st_size > 10_000
+
+
+def test_returns_over_a_parameter_of_the_environment(tmp_path):
+    for length in (20, 3):
+        for memory, value in (("GRU", 1.0), ("MLP", 1 / length)):
+            rows = [(0, seed, "random", 0.0) for seed in (0, 1)] + [(9, seed, "greedy", value) for seed in (0, 1)]
+            write_run(tmp_path / "runs", f"{memory}{length}", memory, rows, env_params=[f"memory_length={length}"])
+    cells = cells_of(tmp_path / "runs")
+    assert [cell.task for cell in cells[::2]] == ["Task memory_length=3", "Task memory_length=20"]  # by size
+    assert [report.parameter(cell, "memory_length") for cell in cells] == [3, 3, 20, 20]
+    out = tmp_path / "out"
+    report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), over="memory_length"))
+    assert Path(f"{out}_over.png").stat().st_size > 10_000
+    with pytest.raises(report.UserError, match="no such number among its --env-params"):
+        report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(tmp_path / "no"), over="wings"))
+    assert not list(tmp_path.glob("no*"))
 
 
 @pytest.mark.parametrize(
-    ("runs", "by", "words"),
+    ("flags", "words"),
     [
-        ("nothing*", "memory", "no run folder"),
-        ("a*", "wings", "runs have memory"),
-        ("twice*", "memory", "a seed twice, in twice0, twice1"),
-        ("young", "memory", "no evaluation of the greedy policy"),
+        ("--runs FOLDER/nothing* --out OUT", "no run folder"),
+        ("--runs FOLDER/a* --by wings --out OUT", "runs have memory"),
+        ("--runs FOLDER/twice* --out OUT", "a seed twice, in twice0, twice1"),
+        ("--runs FOLDER/young --out OUT", "no evaluation of the greedy policy"),
+        ("--runs FOLDER/a*", "give --runs or --csv, and --out; or --docs alone"),
+        ("--csv FOLDER/none.csv --out OUT", "none.csv: No such file"),
+        ("--csv FOLDER/a0/eval.csv --out OUT", "it lacks memory, run"),
+        ("--docs FOLDER/page.md", "asks for nothing.md, which is not there"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(tmp_path, runs, by, words):
+def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
     two_groups(tmp_path)
-    write_run(tmp_path, "twice0", "GRU", [(100, 0, "greedy", 0.2)])
-    write_run(tmp_path, "twice1", "GRU", [(100, 0, "greedy", 0.2)])
+    for name in ("twice0", "twice1"):
+        write_run(tmp_path, name, "GRU", [(0, 0, "random", 0.2), (100, 0, "greedy", 0.2)])
     write_run(tmp_path, "young", "GRU", [(0, 0, "random", 0.2)])
-    line = [sys.executable, report.__file__, "--runs", f"{tmp_path}/{runs}", "--by", by, "--out", f"{tmp_path}/out"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr
+    (tmp_path / "page.md").write_text("<!-- report: nothing.md -->\n<!-- end -->\n")
+    line = flags.replace("FOLDER", str(tmp_path)).replace("OUT", str(tmp_path / "out")).split()
+    done = subprocess.run([sys.executable, report.__file__, *line], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
     assert not list(tmp_path.glob("out*"))
 
 
 def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
     """A run on two tasks beside runs on each alone: steps are those of the task, a seed may come in each."""
-    columns = ("global_step", "seed", "env_id", "task", "policy", "return_mean")
+    columns = ("global_step", "seed", "env_id", "task", "partial_obs", "policy", "return_mean")
 
     def write(name, group, tasks, rows):
         write_run(tmp_path, name, group, [])
         about = {"args": {"memory": group, "env_ids": tasks}}
         (tmp_path / name / "args.json").write_text(json.dumps(about))
-        found = [(step, 0, task.partition("_")[0], task, policy, value) for step, task, policy, value in rows]
+        found = [(step, 0, task.partition("_")[0], task, False, policy, value) for step, task, policy, value in rows]
         with (tmp_path / name / "eval.csv").open("w", newline="") as file:
             csv.writer(file).writerows([columns, *found])
 
-    a, b = "A", "B_x1000"
+    a, b = "Z", "B_x1000"  # in the order of the run that has both
     both = [(0, a, "random", 0.0), (0, b, "random", -1.0), (200, a, "greedy", 0.5), (200, b, "greedy", 0.25)]
     write("both", "multi", [a, b], both)
     for name, task, value in (("one", a, 0.75), ("other", b, 1.0)):
         write(name, "single", [task], [(0, task, "random", -0.5), (100, task, "greedy", value)])
-    groups = report.collect((f"{tmp_path}/*",), "memory")
-    lines = [line.split(" | ") for line in report.table(groups, "memory").splitlines()]
-    assert lines[0][:2] == ["| task", "memory"]
-    assert [(line[0], line[1], line[3], line[4][:5]) for line in lines[2:]] == [
-        ("| A", "multi", "100", "0.500"),
-        ("| A", "single", "100", "0.750"),
-        ("| B_x1000", "multi", "100", "0.250"),
-        ("| B_x1000", "single", "100", "1.000"),
+    lines = lines_of(report.table(cells_of(tmp_path), "memory"))
+    assert [(line["id"], line["memory"], line["steps"], line["greedy return"][:5]) for line in lines] == [
+        ("Z", "multi", "100", "0.500"),
+        ("Z", "single", "100", "0.750"),
+        ("B_x1000", "multi", "100", "0.250"),
+        ("B_x1000", "single", "100", "1.000"),
     ]
     report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "tasks")))
     assert (tmp_path / "out" / "tasks.png").stat().st_size > 5000
     write("third", "multi", [a, b], both)
-    with pytest.raises(ValueError, match="a seed twice"):
-        report.collect((f"{tmp_path}/*",), "memory")
+    with pytest.raises(report.UserError, match="a seed twice"):
+        cells_of(tmp_path)
 
 
-def test_the_last_training_episodes_are_weighted_by_their_number(tmp_path):
-    two_groups(tmp_path)
-    for number, run in enumerate(sorted(tmp_path.iterdir())):
-        writer = EventFileWriter(str(run))
-        for step, (episodes, value) in enumerate([(500, 9.0), (60, 1.0 + number), (50, 3.0 + number)]):
-            points = {"charts/episodes": episodes, "charts/episodic_return": value, "eval/episodic_return": value}
-            for tag, point in points.items():
-                summary = Summary(value=[Summary.Value(tag=tag, simple_value=point)])
-                writer.add_event(Event(wall_time=time.time() + 900 * step * (1 + number), step=step, summary=summary))
-        writer.close()
-        assert report.last_episodes(run) == pytest.approx((60 * 1 + 50 * 3) / 110 + number)
-        assert report.minutes(run) == pytest.approx(30 * (1 + number), abs=1)  # the writer's first event is of now
-    report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "table"), training=True))
-    lines = (tmp_path / "out" / "table.md").read_text().splitlines()
-    assert lines[0].endswith("| last 100 training episodes | minutes |")
-    assert "| 2.409 ± 0.500 |" in lines[2]
-    with pytest.raises(ValueError, match="no finished training episode"):
-        report.last_episodes(tmp_path / "out")
+# --------------------------------------------------------------------------------------------------------------- pages
+
+TABLES = sorted(path for path in (ROOT / "docs/figures").glob("*.csv") if path.with_suffix(".md").exists())
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_the_tables_of_the_pages_come_from_their_files(path):
+    with path.open(newline="") as file:
+        by = next(csv.reader(file))[1]
+    cells = report.make_cells(report.read_table(report.Args(csv=str(path), out="x", by=by)), by)
+    assert report.table(cells, by) == path.with_suffix(".md").read_text()
+    arcade = [cell for cell in cells if cell.task in report.bounds()]
+    wide = path.with_name(f"{path.stem}_summary.md")
+    assert wide.exists() == (len({cell.task for cell in arcade}) > 1)
+    if wide.exists():
+        together = report.put_together(arcade)
+        assert report.summary(arcade) == wide.read_text()
+        assert report.table_together(together, by) == path.with_name(f"{path.stem}_aggregate.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
+def test_the_pages_have_these_tables(path):
+    assert report.filled(path) == path.read_text()
+
+
+def test_every_table_stands_on_a_page():
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    assert [path.stem for path in TABLES if f"<!-- report: figures/{path.stem}" not in pages] == []

@@ -1,0 +1,128 @@
+# What the lists of commands in this folder share. They are read by bash, top to bottom, and take from the environment:
+#   BUDGET     smoke (minutes: does it all run?), cpu (hours on two cores), gpu (hours on one), paper (published settings)
+#   SEEDS      seeds, neighbours, which are trained together, as "0 1 2"
+#   ENVS       ids, as "CartPoleEasy NavigatorEasy"
+#   TWINS      "pomdp mdp", or one of them
+#   DRY_RUN=1  print the commands, run none
+#   RUN_DIR    folder of the runs (runs/LIST_BUDGET)
+#   SETTINGS   of BUDGET=paper: stated, as the paper has them, or code, as its code runs them
+#   OUT        folder of tables and pictures (RUN_DIR/report; the pages have those of OUT=docs/figures)
+#   PYTHON     (.venv/bin/python)
+# RUN_DIR has a folder for each command. What is complete is not run again, what was interrupted goes on from its last
+# checkpoint, and what fails is told at the end, with exit code 1.
+# shellcheck shell=bash
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+BUDGET="${BUDGET:-cpu}"
+SEEDS="${SEEDS:-0 1 2}"
+TWINS="${TWINS:-pomdp mdp}"
+DRY_RUN="${DRY_RUN:-}"
+SETTINGS="${SETTINGS:-stated}"
+RUN_DIR="${RUN_DIR:-runs/$(basename "$0" .sh)_$BUDGET}"
+OUT="${OUT:-$RUN_DIR/report}"
+PYTHON="${PYTHON:-.venv/bin/python}"
+EASY="AutoEncodeEasy BattleShipEasy BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NavigatorEasy \
+NoisyCartPoleEasy SkittlesEasy TetrisEasy"
+failed=()
+part="" # folder of RUN_DIR for the next commands
+
+case "$BUDGET" in
+    smoke) ENVS="${ENVS:-CartPoleEasy CountRecallEasy}" ;;
+    cpu | gpu | paper) ENVS="${ENVS:-$EASY}" ;;
+    *) echo "BUDGET=$BUDGET: use smoke, cpu, gpu or paper" >&2 && exit 2 ;;
+esac
+for twin in $TWINS; do
+    [[ $twin == pomdp || $twin == mdp ]] || { echo "TWINS=$TWINS: use pomdp, mdp or both of them" >&2 && exit 2; }
+done
+[[ $SETTINGS == stated || $SETTINGS == code ]] || { echo "SETTINGS=$SETTINGS: use stated or code" >&2 && exit 2; }
+# shellcheck disable=SC2086
+set -- $SEEDS
+first_seed="${1:-}" num_seeds=$#
+[[ "$SEEDS" =~ ^[0-9]+(\ [0-9]+)*$ && "$SEEDS" == "$(seq -s ' ' "$first_seed" $((first_seed + num_seeds - 1)))" ]] ||
+    { echo "SEEDS=$SEEDS: use neighbours in order, as \"0 1 2\"" >&2 && exit 2; }
+seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
+
+flag_of() { # twin -> its flag
+    if [ "$1" = pomdp ]; then echo --partial-obs; else echo --no-partial-obs; fi
+}
+
+# Wang et al. 2025, arXiv:2503.01450. Its code brings PQN's learning rate to 5e-7 within a tenth of the training and epsilon
+# down within two fifths, whatever the paper says; PPO's learning rate falls to nothing over all of it. Frames of 128 px.
+published() { # pqn or ppo -> flags
+    local flags="--encoder paper --num-envs 16 --num-steps 128 --num-minibatches 16 --update-epochs 4 --gamma 0.99"
+    flags="$flags --max-grad-norm 0.5 --eval-every 1000000 --eval-episodes 128"
+    case "$1 $SETTINGS" in
+        "pqn stated") echo "$flags --q-lambda 0.95 --learning-rate 5e-5 --end-e 0.05 --exploration-fraction 0.25" ;;
+        "pqn code")
+            flags="$flags --q-lambda 0.95 --learning-rate 5e-5 --learning-rate-end 5e-7 --anneal-fraction 0.1"
+            echo "$flags --end-e 0.05 --exploration-fraction 0.4"
+            ;;
+        "ppo stated") echo "$flags --gae-lambda 0.95 --learning-rate 5e-5" ;;
+        "ppo code") echo "$flags --gae-lambda 0.95 --learning-rate 1e-4" ;;
+    esac
+}
+
+published_steps() { # id -> steps of its training
+    case "$SETTINGS $1" in
+        "stated BattleShip"* | "stated CountRecall"*) echo 20000000 ;;
+        stated* | "code CartPole"* | "code NoisyCartPole"* | "code AutoEncode"*) echo 10000000 ;;
+        *) echo 20000000 ;;
+    esac
+}
+
+smoke_or() { # steps of every other budget; steps of smoke (1: one update) and flags that only smoke has -> flags
+    if [ "$BUDGET" = smoke ]; then
+        echo "--total-timesteps ${2:-1} --eval-every 0 --eval-episodes 1 ${*:3}"
+    else
+        echo "--total-timesteps $1"
+    fi
+}
+
+train() { # script and flags: trains, or goes on with it, unless it is complete
+    local place run=() saved
+    place="$RUN_DIR/${part:+$part/}$(printf %s "$*" | cksum | cut -d ' ' -f 1)"
+    if [ -n "$DRY_RUN" ]; then
+        told "$@" --run-dir "$place"
+        return
+    fi
+    if [ -e "$place/complete" ]; then
+        echo "complete: $*"
+        return
+    fi
+    mkdir -p "$place"
+    echo "$*" > "$place/command"
+    for saved in "$place"/*/; do
+        if compgen -G "$saved/checkpoints/*/" > /dev/null; then
+            run=(--resume "$saved")
+        elif [ -d "$saved" ]; then # died before it saved anything: out of the report's way
+            mkdir -p "$RUN_DIR.unfinished" && mv "$saved" "$RUN_DIR.unfinished/"
+        fi
+    done
+    [ ${#run[@]} -gt 0 ] || run=("${@:2}" --run-dir "$place")
+    echo "$1 ${run[*]}"
+    if "$PYTHON" "$1" "${run[@]}"; then touch "$place/complete"; else failed+=("exit $?: $*"); fi
+}
+
+told() { # a command as it can be typed
+    printf '%q ' "$PYTHON" "$@"
+    echo
+}
+
+run() { # any other command of Python
+    if [ -n "$DRY_RUN" ]; then told "$@"; else "$PYTHON" "$@" || failed+=("exit $?: $*"); fi
+}
+
+analyse() { # script of an analysis, name of its folder, flags; nothing is made twice
+    if [ -e "$OUT/$2" ]; then echo "there already: $OUT/$2"; else run "$1" --out "$OUT/$2" "${@:3}"; fi
+}
+
+report() { # name of the files, title and further flags of benchmark/report.py
+    run benchmark/report.py --runs "$RUN_DIR/${part:+$part/}*/*__*" --out "$OUT/$1" --title "$2" "${@:3}"
+}
+
+tell_failed() { # exit code so far
+    [ ${#failed[@]} -eq 0 ] || printf 'failed: %s\n' "${failed[@]}" >&2
+    if [ "$1" -eq 0 ] && [ ${#failed[@]} -gt 0 ]; then exit 1; fi
+}
+trap 'tell_failed $?' EXIT

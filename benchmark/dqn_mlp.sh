@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# dqn_mlp.py on games and their twins (docs/dqn_mlp.md). The paper has no DQN: BUDGET=paper is gpu.
+# Settings: see common.sh.
+#   BUDGET=cpu benchmark/dqn_mlp.sh
+source "$(dirname "$0")/common.sh"
+case "$BUDGET" in
+    smoke) flags="--total-timesteps 1024 --num-envs 4 --buffer-size 512 --learning-starts 64 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
+    cpu) flags="--total-timesteps 100000 --buffer-size 100000 --eval-every 20000 --eval-episodes 64" ;;
+    gpu | paper) flags="--total-timesteps 10000000 --eval-every 500000 --eval-episodes 128" ;;
+esac
+for env in $ENVS; do
+    for twin in $TWINS; do
+        train dqn_mlp.py --env-id "$env" "$(flag_of "$twin")" $flags $seeds
+    done
+done
+report dqn_mlp "dqn_mlp.py" --by script --training

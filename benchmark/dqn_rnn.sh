@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# dqn_rnn.py with memories on games and their twins (docs/dqn_rnn.md). The paper has no DQN: BUDGET=paper is gpu.
+# Settings: see common.sh.
+#   MEMORIES="MinGRU LRU GRU" BUDGET=cpu benchmark/dqn_rnn.sh
+source "$(dirname "$0")/common.sh"
+MEMORIES="${MEMORIES:-MinGRU}"
+case "$BUDGET" in
+    smoke) flags="--total-timesteps 2048 --num-envs 4 --buffer-size 1024 --learning-starts 256 --num-steps 32 --burn-in 16 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
+    cpu) flags="--total-timesteps 100000 --buffer-size 100000 --eval-every 20000 --eval-episodes 64 --hidden-size 128" ;;
+    gpu | paper) flags="--total-timesteps 10000000 --eval-every 500000 --eval-episodes 128" ;;
+esac
+for env in $ENVS; do
+    for twin in $TWINS; do
+        for memory in $MEMORIES; do
+            train dqn_rnn.py --env-id "$env" "$(flag_of "$twin")" --memory "$memory" $flags $seeds
+        done
+    done
+done
+report dqn_rnn "dqn_rnn.py" --by memory --training

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The study of the paper: train every memory on both twins, then every figure: returns, observability gap and memory
+# bias, pixels that are used, how far back, and what one bad frame does (docs/analysis.md). Settings: see common.sh.
+#   BUDGET=cpu MEMORIES="MinGRU LRU GRU" benchmark/memory_study.sh
+case "${BUDGET:-cpu}" in
+    smoke) ENVS="${ENVS:-CartPoleEasy}" ;;
+    cpu) ENVS="${ENVS:-CartPoleEasy MineSweeperEasy SkittlesEasy}" ;;
+esac
+source "$(dirname "$0")/common.sh"
+MEMORIES="${MEMORIES:-MinGRU LRU GRU}"
+episodes=64 at=20 steps=25
+for env in $ENVS; do
+    case "$BUDGET" in
+        smoke) flags="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
+        cpu) flags="--total-timesteps 200000 --eval-every 40000 --eval-episodes 64 --hidden-size 128" ;;
+        gpu) flags="--total-timesteps 10000000 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
+        paper) flags="$(published pqn) --total-timesteps 100000000" ;;
+    esac
+    for twin in $TWINS; do
+        train pqn_mlp.py --env-id "$env" "$(flag_of "$twin")" ${flags/--hidden-size */} $seeds
+        for memory in $MEMORIES; do
+            train pqn_rnn.py --env-id "$env" "$(flag_of "$twin")" --memory "$memory" $flags $seeds
+        done
+    done
+done
+[ "$BUDGET" != smoke ] || episodes=2 at=3 steps=3
+runs="$RUN_DIR/*/*__*"
+report memory_study "Memories on both twins"
+analyse evaluate.py "evaluate" --runs "$runs" --twin both --episodes $episodes --seed 1
+analyse gap_and_bias.py "gap_and_bias" --runs "$runs"
+analyse recall_density.py "recall_density" --runs "$runs" --episodes $episodes
+analyse contamination.py "contamination" --runs "$runs" --episodes $episodes --at $at --first $at --steps $steps
+for env in $ENVS; do
+    analyse saliency.py "saliency_$env" --runs "$RUN_DIR/*/${env}__*rnn*" --seed "${SEEDS%% *}" --twin both
+done

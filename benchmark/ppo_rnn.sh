@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# ppo_rnn.py with memories on games and their twins (docs/ppo_rnn.md, docs/benchmark.md). Settings: see common.sh.
+#   MEMORIES="MinGRU LRU GRU" BUDGET=cpu benchmark/ppo_rnn.sh
+source "$(dirname "$0")/common.sh"
+MEMORIES="${MEMORIES:-MinGRU}"
+for env in $ENVS; do
+    case "$BUDGET" in
+        smoke) flags="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
+        cpu) flags="--total-timesteps 100000 --eval-every 20000 --eval-episodes 64 --hidden-size 128" ;;
+        gpu) flags="--total-timesteps 10000000 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
+        paper) flags="$(published ppo) --total-timesteps $(published_steps "$env")" ;;
+    esac
+    for twin in $TWINS; do
+        for memory in $MEMORIES; do
+            train ppo_rnn.py --env-id "$env" "$(flag_of "$twin")" --memory "$memory" $flags $seeds
+        done
+    done
+done
+report ppo_rnn "ppo_rnn.py" --by memory --training

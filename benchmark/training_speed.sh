@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Speed, parts, arithmetic, memory and compile times of the training scripts (docs/performance.md); leave the machine alone
+# meanwhile. On a CPU about three hours, on a GPU half an hour. Settings: see common.sh.
+#   BUDGET=gpu OUT=benchmark/results/training_speed/gpu benchmark/training_speed.sh
+OUT="${OUT:-benchmark/results/training_speed}"
+source "$(dirname "$0")/common.sh"
+case "$BUDGET" in
+    smoke) run benchmark/training_speed.py --studies memories --memories MinGRU --hidden-sizes 16 --out "$RUN_DIR/report" ;;
+    cpu) run benchmark/training_speed.py --studies scripts memories compile parts arithmetic memory --out "$OUT" ;;
+    gpu | paper)
+        run benchmark/training_speed.py --studies num_envs parts arithmetic memory target --settings published fastest \
+            --num-envs 16 64 256 1024 4096 --precisions float32 bfloat16 --device gpu --out "$OUT"
+        ;;
+esac
