@@ -1,6 +1,7 @@
 """Search for hyper-parameters of a training script, with Optuna (Akiba et al. 2019, https://arxiv.org/abs/1907.10902).
 
-Run:   python tune.py --script pqn_rnn --env-ids CartPoleEasy MineSweeperEasy --search learning_rate=1e-4..3e-3:log
+Run:   python tune.py --script pqn_rnn --env-ids CartPoleEasy MineSweeperEasy --search learning_rate=1e-4..3e-3:log \
+           -- --partial-obs --total-timesteps 100000 --eval-every 10000                       (flags of the script)
        python tune.py --study runs/tune/STUDY --trials 50          goes on with an interrupted one, or lengthens it
 Page:  docs/tune.md
 
@@ -64,8 +65,8 @@ class Args:
     """ids of the environments, one training each"""
     search: tuple[str, ...] = ()
     """flags of the script to search, as learning_rate=1e-5..1e-2:log num_steps=8..64:log memory=MinGRU,GRU"""
-    flags: str = ""
-    """further flags of the script, in quotes, such as "--partial-obs --total-timesteps 100000 --eval-every 10000\""""
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+    """flags of the script in every trial: what stands behind -- on the command line"""
     seed: int = 0
     """first seed of the trainings, and seed of the sampler"""
     num_seeds: int = 2
@@ -170,8 +171,11 @@ def as_flags(values: dict) -> list[str]:
     """The values as flags of a command line."""
     flags = []
     for name, value in values.items():
-        flag = name.replace("_", "-")
-        flags += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+        flag = "--" if name == "flags" else f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            flags.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            flags += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
     return flags
 
 
@@ -180,7 +184,7 @@ def command(args: Args, env_id: str, values: dict, run_dir: Path) -> list[str]:
     id_flag = "--env-ids" if "env_ids" in script_args(args).__dataclass_fields__ else "--env-id"
     seeds = ["--seed", str(args.seed), "--num-seeds", str(args.num_seeds)]
     mine = [id_flag, env_id, *as_flags(values), *seeds, "--run-dir", str(run_dir)]
-    return [sys.executable, str(ROOT / f"{args.script}.py"), *shlex.split(args.flags), *mine]
+    return [sys.executable, str(ROOT / f"{args.script}.py"), *args.flags, *mine]
 
 
 def refusal(args: Args, flags: list[str]) -> str:
@@ -329,15 +333,18 @@ def read_settings(argv: list[str]) -> Args:
     Raises:
         UserError: see `Args.checked`; also when an argument differs from those of the study.
     """
-    args = tyro.cli(Args, args=argv, description=__doc__)
+    end = argv.index("--") if "--" in argv else len(argv)
+    argv, flags = argv[:end], tuple(argv[end + 1 :])
+    args = dataclasses.replace(tyro.cli(Args, args=argv, description=__doc__), flags=flags)
     path = Path(args.study) / "args.json"
     if args.study and path.is_file():
         saved = json.loads(path.read_text())
         saved = Args(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
         args = tyro.cli(Args, args=argv, default=dataclasses.replace(saved, study=args.study))
+        args = dataclasses.replace(args, flags=flags or saved.flags)
         differing = [name for name, value in settings_of(args).items() if getattr(saved, name) != value]
         if differing:
-            was = ", ".join(f"--{name.replace('_', '-')} {getattr(saved, name)}" for name in differing)
+            was = ", ".join(shlex.join(as_flags({name: getattr(saved, name)})) for name in differing)
             raise UserError(f"{args.study} was begun with {was}, which cannot change: begin another study")
     elif args.study and Path(args.study).exists():
         raise UserError(f"--study {args.study} is there and no study: name a new folder")
@@ -396,7 +403,7 @@ def main(args: Args) -> dict:
     if not study.get_trials(states=[TrialState.COMPLETE]):
         raise UserError(f"no trial came to its end: {folder / 'trials.csv'} says why")
     best = study.best_trial
-    shown = shlex.join([*shlex.split(args.flags), *as_flags(best.params)])
+    shown = shlex.join([*args.flags, *as_flags(best.params)])
     print(f"best: trial {best.number}, score {best.value:.3f}\npython {args.script}.py {shown}")
     return best.params
 

@@ -167,7 +167,7 @@ def test_ranges_are_read_as_the_scripts_arguments_are(item, kind, text):
 def test_values_are_flags_of_the_script():
     values = {"learning_rate": 1e-3, "prev_action": False, "anneal_lr": True, "memory": "GRU"}
     assert tune.as_flags(values) == "--learning-rate 0.001 --no-prev-action --anneal-lr --memory GRU".split()
-    args = tune.Args(script="impala_popart", search=("gamma=0.9..1",), flags="--total-timesteps 64", num_seeds=3)
+    args = tune.Args(script="impala_popart", search=("gamma=0.9..1",), flags=("--total-timesteps", "64"), num_seeds=3)
     line = tune.command(args, "CartPoleEasy", {"gamma": 0.95}, Path("there"))
     assert Path(line[1]).name == "impala_popart.py"
     expected = "--total-timesteps 64 --env-ids CartPoleEasy --gamma 0.95 --seed 0 --num-seeds 3 --run-dir there"
@@ -210,9 +210,9 @@ def test_bad_input_is_refused_in_one_line(flags, words, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_study_of_a_real_script(tmp_path):
-    line = "--script pqn_mlp --env-ids CartPole-v1 --search learning_rate=1e-4,1e-3 --trials 1 --num-seeds 2 --flags"
+    line = "--script pqn_mlp --env-ids CartPole-v1 --search learning_rate=1e-4,1e-3 --trials 1 --num-seeds 2"
     flags = "--num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 64 --eval-episodes 2"
-    command = [sys.executable, "tune.py", *line.split(), flags, "--study", str(tmp_path / "study")]
+    command = [sys.executable, "tune.py", *line.split(), "--study", str(tmp_path / "study"), "--", *flags.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (row,) = trials_of(tmp_path / "study")
