@@ -59,7 +59,7 @@ class Args:
     """timed rollouts of each kind; the median counts"""
     others: bool = False
     """measure gymnax's own environments as well"""
-    out: str = "benchmark/results/throughput"
+    out: str = "docs/figures/throughput"
     """folder that receives throughput.csv and throughput.png"""
 
     def checked(self) -> "Args":

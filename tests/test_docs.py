@@ -1,6 +1,14 @@
-"""The code of the pages runs, and does what they say."""
+"""The code of the pages runs, and does what they say; their commands are such that the scripts take."""
 
+import contextlib
+import io
+import os
 import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import gymnax
@@ -8,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tyro
 from harness import IDS
 
 import popgym_arcade
@@ -15,19 +24,28 @@ import pqn_rnn
 from popgym_arcade import registration
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmark"))
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
+OWN_TWIN = "docs/make-your-own-twin.md"
 
 
-def python_blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+def blocks(page, language):
+    """The blocks of code of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run_blocks(page):
+    """Runs the blocks of a page one after the other, as in a notebook; returns the names that they leave."""
+    names = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, page, "exec"), names)
+    return names
 
 
 @pytest.fixture(scope="module")
 def own_twin():
     """What the page defines; its id is forgotten afterwards, since other tests go through all ids."""
-    names = {}
-    for block in python_blocks("docs/make-your-own-twin.md"):
-        exec(compile(block, "docs/make-your-own-twin.md", "exec"), names)
-    yield names
+    yield run_blocks(OWN_TWIN)
     del registration._CONSTRUCTORS["Lamps"], gymnax.registration._registry["Lamps"]
     gymnax.registration.registered_envs.remove("Lamps")
     popgym_arcade.REGISTERED_ENVIRONMENTS.remove("Lamps")
@@ -84,15 +102,34 @@ def test_a_taken_id_and_what_is_no_game_are_refused(own_twin):
         popgym_arcade.register("Nothing", object)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/saliency.md"])
-def test_the_examples_of_a_page_run(page, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in PAGES if page != OWN_TWIN and blocks(page, "python")])
+def test_the_examples_of_a_page_run(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    assert python_blocks(page)
-    for block in python_blocks(page):
-        exec(compile(block, page, "exec"), {})
+    monkeypatch.setattr(pqn_rnn, "MEMORIES", dict(pqn_rnn.MEMORIES))  # a page adds one
+    names = run_blocks(page)
+    said = capsys.readouterr().out.splitlines()
+    check = CHECKS.get(page)
+    assert names and (check is None or check(names, said))
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))])
+def sizes_are_those_of_the_table(names, said):
+    """docs/memories.md: what its first block prints stands in its table, and nothing else."""
+    rows = [line for line in said if line.startswith("|")]
+    table = re.findall(
+        r"^\| [\w-]+ \| (?:parallel|step by step) \|.*$", (ROOT / "docs/memories.md").read_text(), re.MULTILINE
+    )
+    losses = float(names["metrics"]["td_loss"])
+    return rows == table and len(rows) == len(pqn_rnn.MEMORIES) - 1 and np.isfinite(losses)  # less the page's own
+
+
+CHECKS = {
+    "docs/memories.md": sizes_are_those_of_the_table,
+    "docs/faq.md": lambda names, said: names["total"] == float(said[-1]) > 0.5,  # far above the random policy's 0.15
+    "docs/gap_and_bias.md": lambda names, said: 0.4 < names["coverage"](seeds=2, ids=1, trials=20) <= 1,
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_to_files_of_the_repository_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
     missing = [link for link in links if "://" not in link and not ((ROOT / page).parent / link).exists()]
@@ -124,3 +161,161 @@ def test_the_random_returns_on_the_page_are_the_measured_ones():
     assert table in (ROOT / "docs/environments.md").read_text()
     for env_id in IDS:
         assert f"| {env_id} | " in table
+
+
+def test_every_memory_has_its_lines_on_the_page_of_the_memories():
+    page = (ROOT / "docs/memories.md").read_text()
+    for name in pqn_rnn.MEMORIES:
+        assert page.count(f"| {name} | ") >= 1 and f"`{name}`" in page
+
+
+def run_as_the_paper(name, settings, family, folder):
+    """Arguments of the training that a list of commands begins with the paper's settings."""
+    env = {"DRY_RUN": "1", "BUDGET": "paper", "SETTINGS": settings, "ENVS": f"{family}Easy", "RUN_DIR": str(folder)}
+    line = ["bash", ROOT / f"benchmark/{name}.sh"]
+    said = subprocess.run(line, env=os.environ | env, capture_output=True, text=True, check=True).stdout
+    _, script, *flags = shlex.split(said.splitlines()[0])
+    assert script == f"{name}.py"
+    return import_module(name).parse_args(flags)
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "family", "steps"),
+    [
+        ("PQN", "pqn_rnn", "CartPole", "CartPole, NoisyCartPole, AutoEncode"),
+        ("PQN", "pqn_rnn", "BattleShip", "BattleShip, CountRecall"),
+        ("PQN", "pqn_rnn", "Navigator", "the other families"),
+        ("PPO, where it differs from PQN", "ppo_rnn", "Navigator", ""),
+    ],
+)
+def test_the_page_has_the_papers_settings_as_they_are_run(title, name, family, steps, tmp_path):
+    page = (ROOT / "docs/differences.md").read_text()
+    table = page.partition(f"| {title} | `stated` | `code` |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    stated, code = (run_as_the_paper(name, settings, family, tmp_path) for settings in ("stated", "code"))
+    seen = 0
+    for what, *told in rows:
+        flag, about = re.fullmatch(r"`--([\w-]+)`(?:, (.*))?", what).groups()
+        found = [getattr(args, flag.replace("-", "_")) for args in (stated, code)]
+        if flag == "total-timesteps" and about == steps:
+            found = [f"{steps / 1e6:.0f}M" for steps in found]  # they were rounded up to whole updates
+        if flag != "total-timesteps" or about == steps:
+            assert found == [type(value)(text) for value, text in zip(found, told, strict=True)], what
+            seen += 1
+    assert seen == len(rows) - 2 * (name == "pqn_rnn")
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+
+
+# Bash with nothing to call: what would have been called is noted, one call a line, and so are the settings of a list.
+IN_BASH = """
+note() { local IFS=$'\x1f'; printf '%s\n' "$*" >> "$CALLS"; }
+command_not_found_handle() { note "$@"; }
+cd() { :; }
+PATH=/nonexistent
+set -e
+"""
+LIST = """#!/bin/bash
+IFS=$'\x1f'
+line="$0"
+for name in BUDGET SEEDS ENVS TWINS SETTINGS MEMORIES LENGTHS OUT RUN_DIR; do
+    [ -z "${!name+set}" ] || line="$line$IFS$name=${!name}"
+done
+printf '%s\n' "$line" >> "$CALLS"
+"""
+NEEDS_MORE = {"--resume", "--from-run", "--num-devices", "--distributed", "--study"}  # than this machine has
+VARIABLES = {"TRAIN_ARGS": "pqn_rnn.py", "SOAK_ARGS": "benchmark/soak.py"}  # of the Makefile: whose flags they are
+
+
+def calls_of(text, folder):
+    """What bash would call, as lists of words."""
+    (folder / "benchmark").mkdir(exist_ok=True)
+    for path in (ROOT / "benchmark").glob("*.sh"):
+        place = folder / "benchmark" / path.name
+        place.write_text(LIST)
+        place.chmod(0o755)
+    noted = folder / "calls"
+    noted.write_text("")
+    text = re.sub(r"<[^<>\n]+>", "PLACE", text)  # what the reader is to put in
+    env = {"CALLS": str(noted)}
+    done = subprocess.run(
+        ["bash", "-c", IN_BASH + text], cwd=folder, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and not done.stderr, (text, done.stderr)
+    return [line.split("\x1f") for line in noted.read_text().splitlines()]
+
+
+def check_flags(path, flags):
+    """The script takes the flags; where they ask for no more than there is here, it accepts their values too."""
+    assert (ROOT / path).is_file(), path
+    module = import_module(Path(path).stem)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            if "--" in flags:  # tune.py: flags of the script behind it
+                return module.read_settings(flags)
+            args = tyro.cli(module.Args, args=flags)
+    except SystemExit as end:
+        assert end.code in (0, None) and flags == ["--help"], said.getvalue()
+        return
+    if hasattr(args, "checked") and not NEEDS_MORE & set(flags):
+        args.checked()
+
+
+def check_python(words):
+    if words[0] != "-c":
+        return check_flags(words[0], words[1:])
+    compile(words[1], "-c", "exec")
+    for name in re.findall(r"(\w+)\.parse_args\(sys\.argv\[1:\]\)", words[1]):
+        check_flags(f"{name}.py", words[2:])
+
+
+def check_make(words):
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for word in words:
+        name, given, flags = word.partition("=")
+        assert name in (VARIABLES if given else targets), word
+        if given:
+            check_flags(VARIABLES[name], shlex.split(flags))
+
+
+def check_pip(words):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert words[0] == "install"
+    for before, word in zip(words, words[1:], strict=False):
+        assert before != "-r" or (ROOT / word).is_file()
+        assert all(name in extras for names in re.findall(r"^\.\[(.*)\]$", word) for name in names.split(",")), word
+
+
+def check_list(words):
+    """A list of commands is there, and prints them with these settings."""
+    path = ROOT / words[0]
+    assert os.access(path, os.X_OK)
+    if "common.sh" in path.read_text():
+        env = os.environ | dict(word.split("=", 1) for word in words[1:]) | {"DRY_RUN": "1"}
+        done = subprocess.run([path], env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and done.stdout, done.stderr
+
+
+def check_sbatch(words):
+    assert (ROOT / words[0]).is_file()
+    check_flags("pqn_rnn.py", words[1:])
+
+
+PROGRAMS = {"python": check_python, "make": check_make, "pip": check_pip, "sbatch": check_sbatch}
+OTHERS = ("git", "tensorboard", "wandb")  # somebody else's
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_are_such_that_can_be_given(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    inline = re.findall(r"`(python \w[\w/]*\.py [^`]+)`", (ROOT / page).read_text())
+    calls = [call for text in blocks(page, "bash") + inline for call in calls_of(text, tmp_path)]
+    assert calls or not (blocks(page, "bash") or inline)
+    for program, *words in calls:
+        if program.endswith(".sh"):
+            check_list([program, *words])
+        else:
+            assert program in (*PROGRAMS, *OTHERS), program
+            PROGRAMS.get(program, lambda words: None)(words)

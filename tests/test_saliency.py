@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from chromium import open_browser
 from PIL import Image
 from scipy import ndimage
 from untrained_agents import agent_in, bold, untrained
@@ -308,28 +309,10 @@ def test_wrong_arguments_are_refused(changes, words):
         Args(**changes).checked()
 
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "window-size=1100,1000"),
-    *("disable-background-networking", "disable-component-update", "disable-sync", "disable-dev-shm-usage"),
-)
-
-
 @pytest.fixture
 def browser():
-    if not (CHROMIUM and DRIVER):
-        pytest.skip("needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in FLAGS:
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with open_browser() as driver:
+        yield driver
 
 
 def shown(driver, n):
