@@ -13,13 +13,14 @@ BIN := $(VENV)/bin
 REQUIREMENTS := requirements
 BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+DOCS := $(VENV)/.installed-docs
 
 # Programs compiled by one test process, or one run of the tests, are read back by the next.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.cache/jax" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train saliency test test-quick lint format throughput soak gallery wheel clean
+.PHONY: help setup train saliency docs docs-serve test test-quick lint format throughput soak gallery wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +33,12 @@ train: $(BASE) ## train a memory agent that balances a pole it does not see (TRA
 
 saliency: $(BASE) ## show which past pixels the agent in agents/ uses: pictures and a page in analysis/
 	@$(BIN)/python saliency.py
+
+docs: $(DOCS) ## build the documentation's site into site/, warnings being errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(DOCS) ## show the site at 127.0.0.1:8000 while its pages change
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
 
 test: $(DEV) ## run all tests (TEST_ARGS are pytest's)
 	@$(PYTEST) $(TEST_ARGS)
@@ -85,7 +92,12 @@ $(BASE): $(REQUIREMENTS)/requirements.txt pyproject.toml | $(VENV)/bin/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-$(DEV): $(BASE) $(REQUIREMENTS)/requirements-dev.txt
+$(DOCS): $(BASE) $(REQUIREMENTS)/requirements-docs.txt
+	@echo "Installing $(REQUIREMENTS)/requirements-docs.txt"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)/requirements-docs.txt
+	@touch $@
+
+$(DEV): $(BASE) $(REQUIREMENTS)/requirements-dev.txt $(REQUIREMENTS)/requirements-docs.txt
 	@echo "Installing $(REQUIREMENTS)/requirements-dev.txt"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)/requirements-dev.txt
 	@touch $@

@@ -1,0 +1,120 @@
+"""What every memory costs by itself: milliseconds to play a step and to learn from a rollout, megabytes meanwhile.
+
+    python benchmark/memory_cost.py                                    # all of pqn_rnn.py's, some minutes on two cores
+    python benchmark/memory_cost.py --memories LRU GRU --hidden-size 512 --out out/memory_cost/memory_cost.csv
+    python benchmark/training_speed.py --docs docs/memories.md --out benchmark/results/memory_cost   # fills in the page
+
+It is `pqn_rnn.Memory` that is timed, both layers with what is between them, on random features: what encoder,
+environment and targets cost is the same for all (docs/performance.md has whole trainings). Leave the machine alone
+meanwhile.
+"""
+
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import tyro
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from training_speed import write_table  # noqa: E402
+
+from pqn_rnn import MEMORIES, Memory  # noqa: E402
+
+FEATURES = 512 + 5  # the encoder's and a previous action of five kinds
+LONG = 0.2  # seconds that a timed call takes at the least, in as many repetitions as it needs
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    memories: tuple[str, ...] = tuple(MEMORIES)
+    """values of --memory"""
+    hidden_size: int = 128
+    """H, width of the two layers"""
+    num_envs: int = 32
+    """E, sequences at once"""
+    num_steps: int = 32
+    """T, steps of a rollout"""
+    repeats: int = 5
+    """timed calls, whose median counts"""
+    out: str = "benchmark/results/memory_cost/memory_cost.csv"
+    """table to write"""
+
+    def checked(self) -> "Args":
+        """These arguments. Raises UserError on a wrong value, before anything is measured or written."""
+        unknown = [name for name in self.memories if name not in MEMORIES]
+        if unknown:
+            raise UserError(f"--memories {unknown[0]!r} is unknown: use {', '.join(MEMORIES)}")
+        for name in ("hidden_size", "num_envs", "num_steps", "repeats"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 or more")
+        return self
+
+
+def milliseconds(program, inputs: tuple, repeats: int) -> float:
+    """Median over `repeats` of the time that one call takes, after a first one that is not counted."""
+
+    def seconds(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            result = program(*inputs)
+        jax.block_until_ready(result)
+        return time.perf_counter() - began
+
+    seconds(1)
+    calls = max(1, round(LONG / seconds(1)))
+    return 1e3 * statistics.median(seconds(calls) / calls for _ in range(repeats))
+
+
+def measure(name: str, args: Args) -> dict:
+    """The row of one memory."""
+    memory = Memory(name, input_size=FEATURES, hidden_size=args.hidden_size, window=args.num_steps)
+    init_key, x_key = jax.random.split(jax.random.key(0))
+    carry = memory.initial_carry(args.num_envs)
+    x = jax.random.normal(x_key, (args.num_steps, args.num_envs, FEATURES))  # [T, E, F]
+    start = jnp.zeros((args.num_steps, args.num_envs), bool).at[0].set(True)  # [T, E]
+    params = jax.jit(memory.init)(init_key, carry, x, start)
+
+    def loss(params, carry, x, start):
+        return jnp.square(memory.apply(params, carry, x, start)[1]).mean()
+
+    step = carry, x[:1], start[:1]
+    rollout = carry, x, start
+    play = jax.jit(memory.apply).lower(params, *step).compile()
+    began = time.perf_counter()
+    learn = jax.jit(jax.grad(loss)).lower(params, *rollout).compile()
+    compile_seconds = time.perf_counter() - began
+    return {
+        "memory": name,
+        "step_ms": round(milliseconds(play, (params, *step), args.repeats), 2),
+        "rollout_ms": round(milliseconds(learn, (params, *rollout), args.repeats), 1),
+        "rollout_mb": round(learn.memory_analysis().temp_size_in_bytes / 1e6, 1),
+        "compile_seconds": round(compile_seconds, 1),
+    }
+
+
+def main(args: Args) -> list[dict]:
+    """Measures, writes the table after every row, and returns its rows."""
+    args, rows = args.checked(), []
+    for name in args.memories:
+        rows.append(measure(name, args))
+        print("  ".join(f"{column} {value}" for column, value in rows[-1].items()), flush=True)
+        write_table(Path(args.out), rows)
+    return rows
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except UserError as error:
+        print(f"memory_cost.py: error: {error}", file=sys.stderr)
+        sys.exit(2)
