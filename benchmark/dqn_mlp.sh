@@ -5,7 +5,7 @@
 source "$(dirname "$0")/common.sh"
 case "$BUDGET" in
     smoke) flags="--total-timesteps 1024 --num-envs 4 --buffer-size 512 --learning-starts 64 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
-    cpu) flags="--total-timesteps 100000 --buffer-size 100000 --eval-every 20000 --eval-episodes 64" ;;
+    cpu) flags="--total-timesteps 60000 --buffer-size 100000 --eval-every 12000 --eval-episodes 64" ;;
     gpu | paper) flags="--total-timesteps 10000000 --eval-every 500000 --eval-episodes 128" ;;
 esac
 for env in $ENVS; do
