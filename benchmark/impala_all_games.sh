@@ -7,7 +7,7 @@ source "$(dirname "$0")/common.sh"
 count=$(wc -w <<< "$ENVS")
 case "$BUDGET" in
     smoke) flags="--total-timesteps 1 --num-envs $((2 * count)) --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
-    cpu) flags="--total-timesteps $((60000 * count)) --eval-every $((12000 * count)) --eval-episodes 64 --hidden-size 128" ;;
+    cpu) flags="--total-timesteps $((60000 * count)) --num-envs $((4 * count)) --eval-every $((12000 * count)) --eval-episodes 64 --hidden-size 128" ;;
     gpu | paper)
         flags="--total-timesteps $((10000000 * count)) --num-envs $((64 * count)) --num-minibatches 16 --precision bfloat16"
         flags="$flags --eval-every $((500000 * count)) --eval-episodes 128"
