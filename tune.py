@@ -179,11 +179,15 @@ def as_flags(values: dict) -> list[str]:
     return flags
 
 
+def id_flag(args: Args) -> str:
+    """The script's flag for an id."""
+    return "--env-ids" if "env_ids" in script_args(args).__dataclass_fields__ else "--env-id"
+
+
 def command(args: Args, env_id: str, values: dict, run_dir: Path) -> list[str]:
     """The command line of one training."""
-    id_flag = "--env-ids" if "env_ids" in script_args(args).__dataclass_fields__ else "--env-id"
     seeds = ["--seed", str(args.seed), "--num-seeds", str(args.num_seeds)]
-    mine = [id_flag, env_id, *as_flags(values), *seeds, "--run-dir", str(run_dir)]
+    mine = [id_flag(args), env_id, *as_flags(values), *seeds, "--run-dir", str(run_dir)]
     return [sys.executable, str(ROOT / f"{args.script}.py"), *args.flags, *mine]
 
 
@@ -231,11 +235,22 @@ def scores_of(folder: Path, env_id: str, args: Args) -> list[float]:
     return [float(value if best is None else (value - random) / (best - random)) for value in returns]
 
 
+def score_of_random(folder: Path, env_id: str, args: Args) -> float:
+    """0, or the random policy's return where returns stay as they are; Stopped if it was not measured."""
+    if env_id in best_returns(args):
+        return 0.0
+    found = next(iter(sorted(folder.glob("*/eval.csv"))), None)
+    random = evaluations(found.parent, args.num_seeds)[0] if found else np.nan
+    if not np.isfinite(random):
+        raise Stopped("diverged before the random policy was measured")
+    return random
+
+
 def train(args: Args, env_id: str, values: dict, folder: Path) -> Iterator[float]:
     """Trains, and yields each score as it comes. Closing it stops the training.
 
     Raises:
-        Stopped: when the training ended with an error; of one that diverged, the last score is 0, the random policy's.
+        Stopped: when the training ended with an error; of one that diverged, the last score is the random policy's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     told = 0
@@ -258,7 +273,7 @@ def train(args: Args, env_id: str, values: dict, folder: Path) -> Iterator[float
             process.kill()
             process.wait()
     if code == DIVERGED:
-        yield 0.0
+        yield score_of_random(folder, env_id, args)
     elif code:
         lines = (folder / "log").read_text().strip().splitlines()
         raise Stopped(f"exit {code}: {lines[-1] if lines else ''}")
@@ -403,8 +418,9 @@ def main(args: Args) -> dict:
     if not study.get_trials(states=[TrialState.COMPLETE]):
         raise UserError(f"no trial came to its end: {folder / 'trials.csv'} says why")
     best = study.best_trial
-    shown = shlex.join([*args.flags, *as_flags(best.params)])
-    print(f"best: trial {best.number}, score {best.value:.3f}\npython {args.script}.py {shown}")
+    print(f"best: trial {best.number}, score {best.value:.3f}")
+    for env_id in args.env_ids:
+        print(f"python {args.script}.py", shlex.join([id_flag(args), env_id, *args.flags, *as_flags(best.params)]))
     return best.params
 
 

@@ -107,11 +107,12 @@ def test_bad_trials_are_pruned_and_their_trainings_stopped(played, tmp_path, mon
     assert max(int(row["global_step"]) for row in written) < 5
 
 
-def test_what_diverges_scores_zero_and_what_breaks_has_no_score(played, tmp_path):
-    args = study_args(tmp_path / "study", search=("learning_rate=0.1,0.03,0.001",), sampler="random", trials=12)
-    tune.main(args)
+@pytest.mark.parametrize(("best", "score"), [((), 0.2), (("CartPole-v1=2.2",), 0.0)])
+def test_what_diverges_scores_as_the_random_policy_and_what_breaks_has_no_score(best, score, played, tmp_path):
+    search = ("learning_rate=0.1,0.03,0.001",)
+    tune.main(study_args(tmp_path / "study", search=search, sampler="random", trials=12, best_returns=best))
     rows = {row["learning_rate"]: row for row in trials_of(tmp_path / "study")}
-    assert rows["0.1"]["state"] == "complete" and float(rows["0.1"]["score"]) == 0
+    assert rows["0.1"]["state"] == "complete" and float(rows["0.1"]["score"]) == score
     assert rows["0.03"]["state"] == "fail" and rows["0.03"]["why"] == "exit 1: something broke"
     assert rows["0.001"]["state"] == "complete"
 
@@ -217,4 +218,4 @@ def test_a_study_of_a_real_script(tmp_path):
     assert done.returncode == 0, done.stderr
     (row,) = trials_of(tmp_path / "study")
     assert row["state"] == "complete" and float(row["score"]) > 1
-    assert f"python pqn_mlp.py {flags} --learning-rate {row['learning_rate']}" in done.stdout
+    assert f"python pqn_mlp.py --env-id CartPole-v1 {flags} --learning-rate {row['learning_rate']}" in done.stdout
