@@ -23,7 +23,7 @@ import glob
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,8 @@ from gap_and_bias import numpy_seed  # noqa: E402
 
 RESAMPLES = 2_000  # of the seeds, for an interval
 TRIMMED = "interquartile mean"
+NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "training_return"}  # columns of OUT.csv
+EXTRAS = ("_minutes.png", "_over.png", "_summary.md", "_aggregate.md", "_aggregate.png")  # written where they apply
 
 
 class UserError(ValueError):
@@ -73,9 +75,12 @@ class Args:
 
 
 def read_run(folder: Path) -> tuple[dict, list[dict]]:
-    """A run's arguments and the rows of its `eval.csv`."""
-    with (folder / "eval.csv").open(newline="") as file:
-        return json.loads((folder / "args.json").read_text()), list(csv.DictReader(file))
+    """A run's arguments and the rows of its `eval.csv`. Raises UserError for what is no run."""
+    try:
+        with (folder / "eval.csv").open(newline="") as file:
+            return json.loads((folder / "args.json").read_text()), list(csv.DictReader(file))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is no run folder: {error}") from None
 
 
 @functools.cache
@@ -92,16 +97,14 @@ def scalars(folder: Path, tag: str) -> list:
     return events.Scalars(tag) if tag in events.Tags()["scalars"] else []
 
 
-def last_episodes(folder: Path, count: int = 100, charts: str = "charts") -> float:
+def last_episodes(folder: Path, count: int = 100, charts: str = "charts") -> float | None:
     """Mean return of about the last `count` training episodes in a folder of TensorBoard events: whole points of the
     curve, each the mean of so many episodes, from the end until they make up the count. `charts` is their tags' prefix.
-
-    Raises:
-        UserError: when no training episode was over.
+    None when no training episode was over.
     """
     episodes = {point.step: point.value for point in scalars(folder, f"{charts}/episodes")}
     if not episodes:
-        raise UserError(f"--training: {folder} has no finished training episode")
+        return None
     total, seen = 0.0, 0.0
     for point in reversed(scalars(folder, f"{charts}/episodic_return")):
         total, seen = total + point.value * episodes[point.step], seen + episodes[point.step]
@@ -110,10 +113,24 @@ def last_episodes(folder: Path, count: int = 100, charts: str = "charts") -> flo
     return total / seen
 
 
+def sessions(folder: Path) -> list[tuple[float, float]]:
+    """First and last time of each file of TensorBoard events, in seconds: a run that is resumed begins another."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    times = [[e.wall_time for e in LegacyEventFileLoader(str(file)).Load()] for file in folder.glob("events.out.*")]
+    return sorted((min(each), max(each)) for each in times if each)
+
+
 def minutes_at(folder: Path) -> dict[int, float]:
-    """Minutes from a run's first event, before it compiles, to each evaluation; a pause before a resume counts."""
-    first = read_events(folder).FirstEventTimestamp() if scalars(folder, "eval/episodic_return") else 0.0
-    return {point.step: (point.wall_time - first) / 60 for point in scalars(folder, "eval/episodic_return")}
+    """Minutes from a run's first event, before it compiles, to each evaluation, without pauses before a resume."""
+    found = sessions(folder)
+    starts, ends = [start for start, _ in found], [end for _, end in found]
+    pauses = [(start, max(0.0, start - end)) for start, end in zip(starts[1:], ends, strict=False)]
+    minutes = {}
+    for point in scalars(folder, "eval/episodic_return"):
+        paused = sum(pause for start, pause in pauses if start <= point.wall_time)
+        minutes[point.step] = (point.wall_time - starts[0] - paused) / 60
+    return minutes
 
 
 def steps_per_second(folder: Path) -> float | None:
@@ -130,12 +147,15 @@ def group_of(about: dict, by: str) -> str:
     return str(values[by])
 
 
-def rows_of(folder: Path, args: Args) -> Iterator[dict]:
-    """Rows of OUT.csv: a run's evaluations, its name and group, minutes so far, its speed, and more if asked for."""
+def rows_of(folder: Path, name: str, args: Args) -> Iterator[dict]:
+    """Rows of OUT.csv: a run's evaluations, its name and group, minutes so far, its speed, and more if asked for. None
+    of a run that has not evaluated its greedy policy yet, which is told.
+    """
     about, rows = read_run(folder)
     group = group_of(about, args.by)
     if not any(row["policy"] == "greedy" for row in rows):
-        raise UserError(f"{folder}: no evaluation of the greedy policy yet")
+        print(f"left out: {folder} has no evaluation of the greedy policy", file=sys.stderr)
+        return
     tasks, minutes, speed = len(about["args"].get("env_ids", ("",))), minutes_at(folder), steps_per_second(folder)
     for row in rows:
         step, more = int(row["global_step"]), {}
@@ -150,22 +170,28 @@ def rows_of(folder: Path, args: Args) -> Iterator[dict]:
         if args.training:
             seeded = folder / f"seed_{row['seed']}"
             charts = row["task"] if tasks > 1 else "charts"
-            more["training_return"] = last_episodes(seeded if seeded.exists() else folder, charts=charts)
-        yield {"run": folder.name, args.by: group, **row, **more}
+            training = last_episodes(seeded if seeded.exists() else folder, charts=charts)
+            more |= {} if training is None else {"training_return": training}
+        yield {"run": name, args.by: group, **row, **more}
 
 
 def collect(args: Args) -> list[dict]:
     """Rows of OUT.csv of all runs.
 
     Raises:
-        UserError: when a pattern matches no run, or the runs have no such argument.
+        UserError: when a pattern matches no run, the runs have no such argument, or none is evaluated yet.
     """
-    rows: list[dict] = []
+    folders: dict[Path, None] = {}  # in order, each once
     for pattern in args.runs:
-        folders = sorted(Path(match) for match in glob.glob(pattern) if (Path(match) / "eval.csv").exists())
-        if not folders:
+        matches = sorted(Path(match) for match in glob.glob(pattern) if (Path(match) / "eval.csv").exists())
+        if not matches:
             raise UserError(f"--runs {pattern}: no run folder there")
-        rows += [row for folder in folders for row in rows_of(folder, args)]
+        folders |= dict.fromkeys(match.resolve() for match in matches)
+    names = [folder.name for folder in folders]
+    told = {folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders}
+    rows = [row for folder, name in told.items() for row in rows_of(folder, name, args)]
+    if not rows:
+        raise UserError("--runs: no run has evaluated its greedy policy yet")
     return [{name: str(value) for name, value in row.items()} for row in rows]
 
 
@@ -176,10 +202,23 @@ def read_table(args: Args) -> list[dict]:
             rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
     except OSError as error:
         raise UserError(f"--csv {args.csv}: {error.strerror}") from None
-    lacking = {args.by, "run", "seed", "env_id", "policy", "return_mean"} - set(rows[0] if rows else ())
+    columns = {args.by, "run", "seed", "env_id", "partial_obs", "policy", "global_step", "return_mean"}
+    lacking = columns - set(rows[0] if rows else ())
     if lacking:
         raise UserError(f"--csv {args.csv}: it lacks {', '.join(sorted(lacking))}")
+    for line, row in enumerate(rows, 2):
+        wrong = [name for name in NUMBERS & set(row) if not is_number(row[name])] + sorted(columns - set(row))
+        if wrong:
+            raise UserError(f"--csv {args.csv}: line {line} has no {wrong[0]} that can be read")
     return rows
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell of a table is a finite number."""
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
 
 
 # -------------------------------------------------------------------------------------------------------------- cells
@@ -239,7 +278,11 @@ class Cell:
 
 
 def make_cells(rows: list[dict], by: str) -> list[Cell]:
-    """The rows by task, twin and group, in the order of the table. Raises UserError for a seed that is there twice."""
+    """The rows by task, twin and group, in the order of the table.
+
+    Raises:
+        UserError: for a seed that is there twice, or was never evaluated.
+    """
     with_twins = {row["env_id"] for row in rows if row["partial_obs"] == "True"} | set(bounds())
     differ = len({row.get("env_params") for row in rows}) > 1
     found: dict[tuple[str, str, str], list[dict]] = {}
@@ -257,6 +300,8 @@ def make_cells(rows: list[dict], by: str) -> list[Cell]:
         if len(runs) > len({seed for seed, _ in runs}):
             raise UserError(f"{by} {key[2]}: a seed twice, in {', '.join(sorted({run for _, run in runs}))}")
         cells.append(Cell(*key, tuple(found[key])))
+        if not cells[-1].seeds:
+            raise UserError(f"{by} {key[2]}, {key[0]}: no evaluation of the greedy policy")
     return cells
 
 
@@ -277,11 +322,15 @@ def bounds() -> dict[str, tuple[float, float]]:
     return {env_id: (low[env_id], high[env_id]) for env_id in low}
 
 
-def normalised(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
-    """Steps [N] and greedy returns [S, N], 0 being the random policy's mean and 1 the best possible."""
-    steps, returns = cell.curve()
+def normalised(cell: Cell, returns: np.ndarray) -> np.ndarray:
+    """Returns of a cell, 0 being the random policy's mean and 1 the best possible."""
     low, high = bounds()[cell.task]
-    return steps, (returns - low) / (high - low)
+    return (returns - low) / (high - low)
+
+
+def can_be_normalised(cell: Cell) -> bool:
+    """Whether random and best returns are known: of popgym_arcade's ids with their own parameters."""
+    return cell.task in bounds() and not any("env_params" in row for row in cell.rows)
 
 
 # ---------------------------------------------------------------------------------------------------------- statistics
@@ -327,6 +376,11 @@ def estimate(returns: np.ndarray) -> str:
     return f"{low:.{digits(returns)}f} to {high:.{digits(returns)}f}"
 
 
+def least_to_most(steps: Sequence[int]) -> str:
+    """Steps in order, as "1,024" or "1,024 to 2,048"."""
+    return f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+
+
 def of_seeds(values: list[float]) -> str:
     """Mean and standard deviation."""
     return f"{np.mean(values):.{digits(values)}f} ± {np.std(values):.{digits(values)}f}"
@@ -346,7 +400,7 @@ def table(cells: list[Cell], by: str) -> str:
                 *((cell.task, cell.twin) if several else ("", "")),
                 cell.group,
                 str(len(final)),
-                f"{lasts[0]:,} to {lasts[-1]:,}" if len(lasts) > 1 else f"{lasts[0]:,}",
+                least_to_most(lasts),
                 of_seeds(final),
                 f"{metrics.aggregate_iqm(final[:, None]):.{number}f}",
                 estimate(final),
@@ -379,42 +433,57 @@ def summary(cells: list[Cell]) -> str:
 
 @dataclass(frozen=True)
 class Together:
-    """All ids of a group and twin: normalised returns [S, M, N] after steps [N]."""
+    """All ids of a group and twin: normalised returns [S, M, N] of the last evaluation until each of the steps [N]."""
 
     twin: str
     group: str
     tasks: tuple[str, ...]
     steps: np.ndarray
     scores: np.ndarray
+    final: np.ndarray  # [S, M]
+    final_steps: tuple[int, ...]  # they differ where ids are trained for longer, or runs stopped early
 
 
-def put_together(cells: list[Cell]) -> list[Together]:
-    """The groups and twins that have every id, equally many seeds of each, and evaluations at the same steps."""
+def put_together(cells: list[Cell]) -> tuple[list[Together], list[str]]:
+    """The groups and twins that have every id and equally many seeds of each, and what is left out, in words."""
     tasks = sorted({cell.task for cell in cells})
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         found.setdefault((cell.twin, cell.group), []).append(cell)
-    together = []
+    together, left_out = [], []
     for (twin, group), of_group in found.items():
-        if {cell.task for cell in of_group} != set(tasks) or len({len(cell.final) for cell in of_group}) > 1:
-            continue
-        curves = [dict(zip(steps, scores.T, strict=True)) for steps, scores in map(normalised, of_group)]
-        steps = sorted(set.intersection(*map(set, curves)))
-        if steps:
-            scores = np.array([[curve[step] for step in steps] for curve in curves]).transpose(2, 0, 1)
-            together.append(Together(twin, group, tuple(tasks), np.array(steps), scores))
-    return together
+        seeds = {cell.task: len(cell.final) for cell in of_group}
+        if set(seeds) != set(tasks):
+            left_out.append(f"{group}, {twin}: no {', '.join(sorted(set(tasks) - set(seeds)))}")
+        elif len(set(seeds.values())) > 1:
+            left_out.append(f"{group}, {twin}: not equally many seeds of each id")
+        else:
+            together.append(one_together(twin, group, of_group))
+    return together, left_out
+
+
+def one_together(twin: str, group: str, cells: list[Cell]) -> Together:
+    """The cells of one group and twin, one for each id."""
+    curves = [cell.curve() for cell in cells]
+    first = max(steps[0] for steps, _ in curves)
+    steps = np.array(sorted({step for each, _ in curves for step in each if step >= first}))
+    until = [np.searchsorted(each, steps, side="right") - 1 for each, _ in curves]
+    scores = [normalised(c, returns[:, at]) for c, (_, returns), at in zip(cells, curves, until, strict=True)]
+    final = np.stack([normalised(cell, cell.final) for cell in cells], axis=1)
+    lasts = sorted({max(points) for cell in cells for points in cell.seeds.values()})
+    tasks = tuple(cell.task for cell in cells)
+    return Together(twin, group, tasks, steps, np.stack(scores, axis=1), final, tuple(lasts))
 
 
 def table_together(together: list[Together], by: str) -> str:
     """Markdown: interquartile mean and mean of the last normalised returns, over ids and seeds."""
     lines = []
     for each in together:
-        last = each.scores[..., -1:]
-        low, high = interval(last)
-        seeds, ids = last.shape[:2]
-        numbers = f"{iqm(last)[0]:.3f}", f"{low[0]:.3f} to {high[0]:.3f}", f"{last.mean():.3f}"
-        lines.append([each.twin, each.group, str(ids), str(seeds), f"{each.steps[-1]:,}", *numbers])
+        last = each.final[..., None]
+        seeds, ids = each.final.shape
+        within = "one seed" if seeds == 1 else "{:.3f} to {:.3f}".format(*np.ravel(interval(last)))
+        numbers = f"{iqm(last)[0]:.3f}", within, f"{last.mean():.3f}"
+        lines.append([each.twin, each.group, str(ids), str(seeds), least_to_most(each.final_steps), *numbers])
     return markdown(["twin", by, "ids", "seeds", "steps", TRIMMED, "95% interval", "mean"], lines)
 
 
@@ -422,10 +491,13 @@ def table_together(together: list[Together], by: str) -> str:
 
 
 def look(cell: Cell | Together, groups: list[str], twins: list[str]) -> dict:
-    """Colour by group, dashes by twin, and the legend's words."""
+    """Colour and marker by group, dashes by twin, and the legend's words."""
+    number = groups.index(cell.group)
     twin = f", {cell.twin}" if len(twins) > 1 else ""
     style = "--" if len(twins) > 1 and cell.twin == "mdp" else "-"
-    return {"color": f"C{groups.index(cell.group)}", "linestyle": style, "label": f"{cell.group}{twin}"}
+    marker = "os^Dv"[number // 10 % 5]  # there are ten colours
+    how = {"color": f"C{number % 10}", "marker": marker, "markersize": 3}
+    return how | {"linestyle": style, "label": f"{cell.group}{twin}"}
 
 
 def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
@@ -452,7 +524,7 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
                 continue
             drawn += 1
             how = look(cell, groups, twins)
-            axes.plot(x, iqm(returns[:, None]), marker="o", markersize=3, **how)
+            axes.plot(x, iqm(returns[:, None]), **how)
             if len(returns) > 1:
                 axes.fill_between(x, *interval(returns[:, None]), color=how["color"], alpha=0.15, linewidth=0)
         axes.axhline(np.mean([cell.random for cell in of_task]), color="gray", linestyle=":", label="random policy")
@@ -491,12 +563,13 @@ def draw_together(together: list[Together], args: Args, path: Path) -> None:
     thresholds = np.linspace(-0.2, 1, 61)
     for each in together:
         how = look(each, groups, twins)
-        curves.plot(each.steps, iqm(each.scores), marker="o", markersize=3, **how)
-        curves.fill_between(each.steps, *interval(each.scores), color=how["color"], alpha=0.15, linewidth=0)
+        curves.plot(each.steps, iqm(each.scores), **how)
         with numpy_seed(0):
-            found, bands = library.create_performance_profile({"": each.scores[..., -1]}, thresholds, reps=RESAMPLES)
-        profiles.plot(thresholds, found[""], **how)
-        profiles.fill_between(thresholds, *bands[""], color=how["color"], alpha=0.15, linewidth=0)
+            found, bands = library.create_performance_profile({"": each.final}, thresholds, reps=RESAMPLES)
+        profiles.plot(thresholds, found[""], **(how | {"marker": ""}))
+        if len(each.final) > 1:
+            curves.fill_between(each.steps, *interval(each.scores), color=how["color"], alpha=0.15, linewidth=0)
+            profiles.fill_between(thresholds, *bands[""], color=how["color"], alpha=0.15, linewidth=0)
     curves.set(xlabel="environment steps of a seed", ylabel=f"normalised return, {TRIMMED}", xlim=(0, None))
     profiles.set(xlabel="normalised return", ylabel="share of runs above it", ylim=(0, 1.02))
     for axes in panels:
@@ -516,12 +589,14 @@ def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
     figure = Figure(figsize=(8.5, 4), layout="constrained")
     axes = figure.subplots()
     for key in dict.fromkeys((cell.group, cell.twin) for cell in cells):
-        of_key = sorted((parameter(cell, args.over), cell.final) for cell in cells if (cell.group, cell.twin) == key)
-        x, finals = zip(*of_key, strict=True)
-        how = look(next(cell for cell in cells if (cell.group, cell.twin) == key), groups, twins)
-        axes.plot(x, [metrics.aggregate_iqm(final[:, None]) for final in finals], marker="o", markersize=3, **how)
-        low, high = zip(*(interval(final[:, None, None]) for final in finals), strict=True)
-        axes.fill_between(x, *(np.ravel(edge) for edge in (low, high)), color=how["color"], alpha=0.12, linewidth=0)
+        of_key = [cell for cell in cells if (cell.group, cell.twin) == key]
+        of_key.sort(key=lambda cell: parameter(cell, args.over))
+        x = [parameter(cell, args.over) for cell in of_key]
+        how = look(of_key[0], groups, twins)
+        axes.plot(x, [metrics.aggregate_iqm(cell.final[:, None]) for cell in of_key], **how)
+        if all(len(cell.final) > 1 for cell in of_key):
+            edges = np.array([np.ravel(interval(cell.final[:, None, None])) for cell in of_key]).T
+            axes.fill_between(x, *edges, color=how["color"], alpha=0.12, linewidth=0)
     axes.axhline(np.mean([cell.random for cell in cells]), color="gray", linestyle=":", label="random policy")
     axes.set(
         xlabel=args.over, ylabel=f"last greedy return,\n{TRIMMED} and 95% interval", xscale="log", title=args.title
@@ -555,6 +630,8 @@ def filled(page: Path) -> str:
             raise UserError(f"{page} asks for {match[2]}, which is not there")
         return f"{match[1]}\n{file.read_text()}\n{match[3]}"
 
+    if not page.is_file():
+        raise UserError(f"--docs {page}: there is no such page")
     return re.sub(r"(<!-- report: (\S+) -->\n).*?(<!-- end -->)", place, page.read_text(), flags=re.DOTALL)
 
 
@@ -569,31 +646,38 @@ def write_table(path: Path, rows: list[dict]) -> None:
 
 
 def main(args: Args) -> None:
+    """Writes the files of a report, or fills in pages. Raises UserError before anything is written."""
     args = args.checked()
-    for page in map(Path, args.docs):
-        page.write_text(filled(page))
     if args.docs:
+        for page, text in [(Path(page), filled(Path(page))) for page in args.docs]:
+            page.write_text(text)
         return
     rows = read_table(args) if args.csv else collect(args)
     cells = make_cells(rows, args.by)
     for cell in cells if args.over else ():
         parameter(cell, args.over)
+    arcade = [cell for cell in cells if can_be_normalised(cell)]
+    several = len({cell.task for cell in arcade}) > 1
+    together, left_out = put_together(arcade) if several else ([], [])
+    told = table(cells, args.by)
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_table(Path(f"{out}.csv"), rows)
-    Path(f"{out}.md").write_text(table(cells, args.by))
+    Path(f"{out}.md").write_text(told)
+    for ending in EXTRAS:  # of an earlier report
+        Path(f"{out}{ending}").unlink(missing_ok=True)
     draw(cells, args, Path(f"{out}.png"), over_minutes=False)
     draw(cells, args, Path(f"{out}_minutes.png"), over_minutes=True)
     if args.over:
         draw_over(cells, args, Path(f"{out}_over.png"))
-    arcade = [cell for cell in cells if cell.task in bounds()]
-    if len({cell.task for cell in arcade}) > 1:
+    if several:
         Path(f"{out}_summary.md").write_text(summary(arcade))
-        together = put_together(arcade)
-        if together:
-            Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
-            draw_together(together, args, Path(f"{out}_aggregate.png"))
-    print(table(cells, args.by), end="")
+    if together:
+        Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
+        draw_together(together, args, Path(f"{out}_aggregate.png"))
+    print(told, end="")
+    for words in left_out:
+        print(f"not among all ids together: {words}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from rliable import metrics
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from benchmark import report
 
@@ -110,9 +111,36 @@ def test_time_speed_and_training_come_from_the_events(tmp_path):
     assert line["last 100 training episodes"] == f"{(60 * 1 + 50 * 3) / 110:.3f} ± 0.000"
     assert float(line["minutes"]) == pytest.approx(5, abs=0.2)  # the writer's first event is of now
     np.testing.assert_allclose(cell.minutes(cell.curve()[0]), [2, 5], atol=0.2)
-    two_groups(tmp_path / "silent")
-    with pytest.raises(report.UserError, match="no finished training episode"):
-        cells_of(tmp_path / "silent", training=True)
+    two_groups(tmp_path / "silent")  # nothing is known of training there
+    assert "last 100 training episodes" not in report.table(cells_of(tmp_path / "silent", training=True), "memory")
+
+
+def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):
+    rows = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.2), (200, 0, "greedy", 0.4)]
+    run = write_run(tmp_path, "a", "GRU", rows)
+    for name, points in {"0": [(0, 0), (100, 2)], "1": [(100, 1502), (200, 1505)]}.items():  # minutes: a day between
+        events = [Event(wall_time=1e9 + 60 * minutes, step=step) for step, minutes in points]
+        for event in events:
+            event.summary.CopyFrom(Summary(value=[Summary.Value(tag="eval/episodic_return", simple_value=0.3)]))
+        with open(run / f"events.out.tfevents.{name}", "wb") as file:
+            for event in events:
+                RecordWriter(file).write(event.SerializeToString())
+    assert report.minutes_at(run) == pytest.approx({0: 0, 100: 2, 200: 5})
+
+
+def test_a_run_without_an_evaluation_is_left_out_and_told(tmp_path, capsys):
+    two_groups(tmp_path)
+    expected = report.table(cells_of(tmp_path), "memory")
+    write_run(tmp_path, "young", "GRU", [(0, 0, "random", 0.2)])
+    assert report.table(cells_of(tmp_path), "memory") == expected
+    assert capsys.readouterr().err == f"left out: {tmp_path}/young has no evaluation of the greedy policy\n"
+
+
+def test_runs_of_one_name_in_two_folders_are_two(tmp_path):
+    for folder, value in (("one", 0.9), ("two", 0.1)):
+        write_run(tmp_path / folder, "run", "GRU", [(0, 0, "random", 0.0), (100, 0, "greedy", value)])
+    with pytest.raises(report.UserError, match=f"a seed twice, in {tmp_path}/one/run, {tmp_path}/two/run"):
+        cells_of(tmp_path / "*")
 
 
 def both_twins(folder: Path, ids=("CartPoleEasy", "SkittlesEasy")) -> None:
@@ -129,13 +157,14 @@ def both_twins(folder: Path, ids=("CartPoleEasy", "SkittlesEasy")) -> None:
 def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
     both_twins(tmp_path)
     cells = cells_of(tmp_path)
-    together = report.put_together(cells)
-    assert [(each.twin, each.group) for each in together] == [
+    together, left_out = report.put_together(cells)
+    assert not left_out and [(each.twin, each.group) for each in together] == [
         (twin, group) for twin in ("mdp", "pomdp") for group in ("GRU", "none")
     ]
     (low, high), first = report.bounds()["CartPoleEasy"], cells[0]
     assert (first.task, first.twin, first.group) == ("CartPoleEasy", "mdp", "GRU") and high == 1.0
     np.testing.assert_allclose(together[0].scores[:, 0, -1], (first.final - low) / (1 - low))
+    np.testing.assert_allclose(together[0].final[:, 0], (first.final - low) / (1 - low))
     assert together[0].scores.shape == (3, 2, 2) and together[0].steps.tolist() == [100, 200]
     lines = lines_of(report.table_together(together, "memory"))
     expected = metrics.aggregate_iqm(together[0].scores[..., -1])
@@ -148,8 +177,38 @@ def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
 def test_a_group_without_one_of_the_ids_is_not_put_together(tmp_path):
     both_twins(tmp_path)
     write_run(tmp_path, "more", "LRU", [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)], "CartPoleEasy", True)
-    together = report.put_together(cells_of(tmp_path))
+    together, left_out = report.put_together(cells_of(tmp_path))
     assert len(together) == 4 and "LRU" not in {each.group for each in together}
+    assert left_out == ["LRU, pomdp: no SkittlesEasy"]
+
+
+def test_ids_that_were_trained_for_longer_count_with_their_last_evaluation(tmp_path):
+    write_run(
+        tmp_path, "a", "GRU", [(0, 0, "random", 0.1), (100, 0, "greedy", 0.0), (900, 0, "greedy", 1.0)], "CartPoleEasy"
+    )
+    write_run(
+        tmp_path, "b", "GRU", [(0, 0, "random", 0.1), (50, 0, "greedy", 0.5), (110, 0, "greedy", 1.0)], "SkittlesEasy"
+    )
+    (together,), _ = report.put_together(cells_of(tmp_path))
+    best = report.bounds()["SkittlesEasy"][1]
+    assert together.steps.tolist() == [100, 110, 900] and together.final_steps == (110, 900)
+    skittles = [report.normalised(cells_of(tmp_path)[1], value) for value in (0.5, 1.0, 1.0)]
+    np.testing.assert_allclose(together.scores[0, 1], skittles)  # the last one until then
+    np.testing.assert_allclose(together.final, [[1.0, skittles[-1]]])
+    (line,) = lines_of(report.table_together([together], "memory"))
+    assert (line["steps"], line["95% interval"]) == ("110 to 900", "one seed") and best <= 1
+    report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "one_seed")))
+    assert (tmp_path / "out/one_seed_aggregate.png").stat().st_size > 10_000
+
+
+def test_ids_with_parameters_of_their_own_are_not_normalised(tmp_path):
+    for name, env_id in (("a", "CartPoleEasy"), ("b", "SkittlesEasy")):
+        rows = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)]
+        write_run(tmp_path / "runs", name, "GRU", rows, env_id, env_params=["max_steps_in_episode=7"])
+    out = tmp_path / "out"
+    (tmp_path / "out_summary.md").write_text("of an earlier report")
+    report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out)))
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.csv", "out.md", "out.png"]
 
 
 def test_the_same_table_gives_the_same_files(tmp_path):
@@ -187,7 +246,10 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path):
         ("--runs FOLDER/nothing* --out OUT", "no run folder"),
         ("--runs FOLDER/a* --by wings --out OUT", "runs have memory"),
         ("--runs FOLDER/twice* --out OUT", "a seed twice, in twice0, twice1"),
-        ("--runs FOLDER/young --out OUT", "no evaluation of the greedy policy"),
+        ("--runs FOLDER/broken --out OUT", "broken is no run folder"),
+        ("--csv FOLDER/young.csv --out OUT", "GRU, Task: no evaluation of the greedy policy"),
+        ("--csv FOLDER/words.csv --out OUT", "line 2 has no return_mean that can be read"),
+        ("--docs FOLDER/nowhere.md", "there is no such page"),
         ("--runs FOLDER/a*", "give --runs or --csv, and --out; or --docs alone"),
         ("--csv FOLDER/none.csv --out OUT", "none.csv: No such file"),
         ("--csv FOLDER/a0/eval.csv --out OUT", "it lacks memory, run"),
@@ -198,12 +260,28 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
     two_groups(tmp_path)
     for name in ("twice0", "twice1"):
         write_run(tmp_path, name, "GRU", [(0, 0, "random", 0.2), (100, 0, "greedy", 0.2)])
-    write_run(tmp_path, "young", "GRU", [(0, 0, "random", 0.2)])
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/eval.csv").write_text("global_step")
+    for name, value in (("young", "0.2"), ("words", "much")):
+        lines = "run,memory", ",".join(COLUMNS), f"a,GRU,0,0,Task,False,random,{value}"
+        (tmp_path / f"{name}.csv").write_text(f"{lines[0]},{lines[1]}\n{lines[2]}\n")
     (tmp_path / "page.md").write_text("<!-- report: nothing.md -->\n<!-- end -->\n")
     line = flags.replace("FOLDER", str(tmp_path)).replace("OUT", str(tmp_path / "out")).split()
     done = subprocess.run([sys.executable, report.__file__, *line], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
     assert not list(tmp_path.glob("out*"))
+
+
+def test_no_page_is_written_where_another_cannot_be(tmp_path):
+    (tmp_path / "table.md").write_text("| a |\n")
+    text = "<!-- report: table.md -->\n<!-- end -->\n"
+    (tmp_path / "first.md").write_text(text)
+    (tmp_path / "second.md").write_text(text.replace("table", "nothing"))
+    with pytest.raises(report.UserError, match="asks for nothing.md"):
+        report.main(report.Args(docs=(f"{tmp_path}/first.md", f"{tmp_path}/second.md")))
+    assert (tmp_path / "first.md").read_text() == text
+    report.main(report.Args(docs=(f"{tmp_path}/first.md",)))
+    assert "| a |" in (tmp_path / "first.md").read_text()
 
 
 def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
@@ -248,11 +326,11 @@ def test_the_tables_of_the_pages_come_from_their_files(path):
         by = next(csv.reader(file))[1]
     cells = report.make_cells(report.read_table(report.Args(csv=str(path), out="x", by=by)), by)
     assert report.table(cells, by) == path.with_suffix(".md").read_text()
-    arcade = [cell for cell in cells if cell.task in report.bounds()]
+    arcade = [cell for cell in cells if report.can_be_normalised(cell)]
     wide = path.with_name(f"{path.stem}_summary.md")
     assert wide.exists() == (len({cell.task for cell in arcade}) > 1)
     if wide.exists():
-        together = report.put_together(arcade)
+        together, _ = report.put_together(arcade)
         assert report.summary(arcade) == wide.read_text()
         assert report.table_together(together, by) == path.with_name(f"{path.stem}_aggregate.md").read_text()
 
