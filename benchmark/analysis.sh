@@ -2,6 +2,7 @@
 # The agents and pictures of the analysis pages (docs/evaluate.md, saliency.md, recall_density.md, contamination.md,
 # gap_and_bias.md). Trainings first: some hours on two CPU cores. Settings: see common.sh.
 #   benchmark/analysis.sh
+WITHOUT="ENVS SEEDS BUDGET"
 source "$(dirname "$0")/common.sh"
 # Skittles, half of whose blocks are hidden in each frame: with memory, without, and with memory where nothing is hidden
 skittles="--env-id SkittlesEasy --start-e 0.2 --exploration-fraction 0.1 --end-e 0.02 --eval-every 100000"

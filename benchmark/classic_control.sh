@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# Classic control from vectors, five seeds trained together (docs/pqn_mlp.md, ppo_mlp.md, ppo_continuous_action.md,
-# dqn_mlp.md): some minutes on two CPU cores, whatever the budget. Settings: see common.sh.
+# Classic control from vectors, five seeds trained together (docs/pqn_mlp.md, ppo_mlp.md, ppo_continuous_action.md;
+# dqn.sh has DQN's): some minutes on two CPU cores, whatever the budget. Settings: see common.sh.
 #   OUT=docs/figures benchmark/classic_control.sh
-ENVS="${ENVS:-CartPole-v1 Acrobot-v1 MountainCar-v0 Pendulum-v1 MountainCarContinuous-v0}"
+KNOWN="CartPole-v1 Acrobot-v1 MountainCar-v0 Pendulum-v1 MountainCarContinuous-v0"
+ENVS="${ENVS:-$KNOWN}"
 SEEDS="${SEEDS:-0 1 2 3 4}"
+WITHOUT="BUDGET TWINS"
+OWN_IDS=1
 source "$(dirname "$0")/common.sh"
 small="--num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
-dqn="--num-envs 10 --train-frequency 10 --batch-size 128 --buffer-size 100000 --hidden-size 128 --learning-rate 2.5e-4"
-dqn="$dqn --target-network-frequency 2000 --exploration-fraction 0.5 --max-grad-norm 10"
+for env in $ENVS; do
+    [[ " $KNOWN " == *" $env "* ]] || refuse "ENVS=$ENVS: there are no settings for $env, use some of $KNOWN"
+done
 for env in $ENVS; do
     part="$env"
     case "$env" in
         CartPole-v1 | Acrobot-v1)
             train ppo_mlp.py --env-id "$env" $small $(smoke_or 500000) $seeds
             train pqn_mlp.py --env-id "$env" $small --q-lambda 0.9 --exploration-fraction 0.5 --end-e 0.02 $(smoke_or 500000) $seeds
-            train dqn_mlp.py --env-id "$env" $dqn $(smoke_or 500000 1024 --learning-starts 256) $seeds
             ;;
         MountainCar-v0)
             train ppo_mlp.py --env-id "$env" --num-envs 64 --num-steps 256 --num-minibatches 8 --update-epochs 8 --hidden-size 64 \
@@ -28,7 +31,6 @@ for env in $ENVS; do
             train ppo_continuous_action.py --env-id "$env" --update-epochs 10 --num-envs 16 --num-steps 256 --num-minibatches 16 \
                 --ent-coef 0.001 $(smoke_or 500000) $seeds
             ;;
-        *) echo "ENVS=$ENVS: there are no settings for $env" >&2 && exit 2 ;;
     esac
     report "classic_control_$env" "$env" --by script --training
 done

@@ -3,6 +3,7 @@
 # docs/pqn_mlp.md): CartPole-v1, 4 environments x 128 steps, 4 epochs x 4 minibatches. Leave the machine alone meanwhile.
 # Settings: see common.sh.
 #   benchmark/classic_control_speed.sh
+WITHOUT="ENVS SEEDS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 flags="--env-id CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
 flags="$flags --log-every 20000 --checkpoint-every 0 $(smoke_or 500000)"

@@ -9,38 +9,55 @@
 #   OUT        folder of tables and pictures (RUN_DIR/report; the pages have those of OUT=docs/figures)
 #   PYTHON     (.venv/bin/python)
 # RUN_DIR has a folder for each command. What is complete is not run again, what was interrupted goes on from its last
-# checkpoint, and what fails is told at the end, with exit code 1.
+# checkpoint, and what fails is told at the end, with exit code 1. Ctrl-C (or SIGTERM) stops the training, which saves
+# itself, and the list. A list says before it reads this file which settings it takes no notice of (WITHOUT), and whether
+# its ids are not those of the games (OWN_IDS).
 # shellcheck shell=bash
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+for name in ${WITHOUT:-}; do
+    value="${!name:-}"
+    [ -z "$value" ] || [ "$name=$value" = BUDGET=cpu ] || [ "$name=$value" = BUDGET=smoke ] ||
+        echo "$(basename "$0"): $name=$value has no effect, this list has its own" >&2
+done
 BUDGET="${BUDGET:-cpu}"
 SEEDS="${SEEDS:-0 1 2}"
 TWINS="${TWINS:-pomdp mdp}"
 DRY_RUN="${DRY_RUN:-}"
 SETTINGS="${SETTINGS:-stated}"
-RUN_DIR="${RUN_DIR:-runs/$(basename "$0" .sh)_$BUDGET}"
+of_paper="" && [ "$BUDGET" != paper ] || of_paper="_$SETTINGS"
+RUN_DIR="${RUN_DIR:-runs/$(basename "$0" .sh)_$BUDGET$of_paper}"
 OUT="${OUT:-$RUN_DIR/report}"
 PYTHON="${PYTHON:-.venv/bin/python}"
 EASY="AutoEncodeEasy BattleShipEasy BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NavigatorEasy \
 NoisyCartPoleEasy SkittlesEasy TetrisEasy"
-failed=()
+failed=() places=()
 part="" # folder of RUN_DIR for the next commands
+child=""
 
+refuse() { # words
+    echo "$*" >&2
+    exit 2
+}
 case "$BUDGET" in
     smoke) ENVS="${ENVS:-CartPoleEasy CountRecallEasy}" ;;
     cpu | gpu | paper) ENVS="${ENVS:-$EASY}" ;;
-    *) echo "BUDGET=$BUDGET: use smoke, cpu, gpu or paper" >&2 && exit 2 ;;
+    *) refuse "BUDGET=$BUDGET: use smoke, cpu, gpu or paper" ;;
 esac
-for twin in $TWINS; do
-    [[ $twin == pomdp || $twin == mdp ]] || { echo "TWINS=$TWINS: use pomdp, mdp or both of them" >&2 && exit 2; }
+families="${EASY//Easy /|}" && families="${families%Easy}"
+for env in $ENVS; do
+    [[ -n "${OWN_IDS:-}" || $env =~ ^($families)(Easy|Medium|Hard)$ ]] || refuse "ENVS=$ENVS: $env is no id of popgym_arcade"
 done
-[[ $SETTINGS == stated || $SETTINGS == code ]] || { echo "SETTINGS=$SETTINGS: use stated or code" >&2 && exit 2; }
+for twin in $TWINS; do
+    [[ $twin == pomdp || $twin == mdp ]] || refuse "TWINS=$TWINS: use pomdp, mdp or both of them"
+done
+[[ $SETTINGS == stated || $SETTINGS == code ]] || refuse "SETTINGS=$SETTINGS: use stated or code"
 # shellcheck disable=SC2086
 set -- $SEEDS
 first_seed="${1:-}" num_seeds=$#
 [[ "$SEEDS" =~ ^[0-9]+(\ [0-9]+)*$ && "$SEEDS" == "$(seq -s ' ' "$first_seed" $((first_seed + num_seeds - 1)))" ]] ||
-    { echo "SEEDS=$SEEDS: use neighbours in order, as \"0 1 2\"" >&2 && exit 2; }
+    refuse "SEEDS=$SEEDS: use neighbours in order, as \"0 1 2\""
 seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
 
 flag_of() { # twin -> its flag
@@ -80,8 +97,9 @@ smoke_or() { # steps of every other budget; steps of smoke (1: one update) and f
 }
 
 train() { # script and flags: trains, or goes on with it, unless it is complete
-    local place run=() saved
+    local place flags=() saved lock
     place="$RUN_DIR/${part:+$part/}$(printf %s "$*" | cksum | cut -d ' ' -f 1)"
+    places+=("$place")
     if [ -n "$DRY_RUN" ]; then
         told "$@" --run-dir "$place"
         return
@@ -91,18 +109,46 @@ train() { # script and flags: trains, or goes on with it, unless it is complete
         return
     fi
     mkdir -p "$place"
+    exec {lock}> "$place/lock" # the training has it open too, so it is held as long as that lives
+    if ! flock -n "$lock"; then
+        failed+=("another list is at it: $*")
+        exec {lock}>&-
+        return
+    fi
     echo "$*" > "$place/command"
     for saved in "$place"/*/; do
-        if compgen -G "$saved/checkpoints/*/" > /dev/null; then
-            run=(--resume "$saved")
+        if compgen -G "$saved/checkpoints/*/sha256.json" > /dev/null; then
+            flags=(--resume "$saved")
         elif [ -d "$saved" ]; then # died before it saved anything: out of the report's way
-            mkdir -p "$RUN_DIR.unfinished" && mv "$saved" "$RUN_DIR.unfinished/"
+            mkdir -p "$RUN_DIR.unfinished"
+            mv "$saved" "$(mktemp -d "$RUN_DIR.unfinished/XXXXXX")/"
         fi
     done
-    [ ${#run[@]} -gt 0 ] || run=("${@:2}" --run-dir "$place")
-    echo "$1 ${run[*]}"
-    if "$PYTHON" "$1" "${run[@]}"; then touch "$place/complete"; else failed+=("exit $?: $*"); fi
+    [ ${#flags[@]} -gt 0 ] || flags=("${@:2}" --run-dir "$place")
+    echo "$1 ${flags[*]}"
+    if call "$1" "${flags[@]}"; then touch "$place/complete"; else failed+=("exit $?: $*"); fi
+    exec {lock}>&-
 }
+
+call() { # script and flags: Python, which a signal to the list reaches too; its exit code
+    "$PYTHON" "$@" &
+    child=$!
+    wait "$child" || local code=$?
+    child=""
+    return "${code:-0}"
+}
+
+stop() { # number of a signal: stops the training, which saves itself, and the list
+    trap - EXIT
+    if [ -n "$child" ]; then
+        kill -TERM "$child" 2> /dev/null
+        wait "$child" || true
+    fi
+    echo "stopped; the same command goes on" >&2
+    exit $((128 + $1))
+}
+trap 'stop 2' INT
+trap 'stop 15' TERM
 
 told() { # a command as it can be typed
     printf '%q ' "$PYTHON" "$@"
@@ -110,15 +156,45 @@ told() { # a command as it can be typed
 }
 
 run() { # any other command of Python
-    if [ -n "$DRY_RUN" ]; then told "$@"; else "$PYTHON" "$@" || failed+=("exit $?: $*"); fi
+    if [ -n "$DRY_RUN" ]; then told "$@"; else call "$@" || failed+=("exit $?: $*"); fi
 }
 
-analyse() { # script of an analysis, name of its folder, flags; nothing is made twice
-    if [ -e "$OUT/$2" ]; then echo "there already: $OUT/$2"; else run "$1" --out "$OUT/$2" "${@:3}"; fi
+runs_of() { # pattern of run folders' names -> patterns of the runs of the commands so far, where there are any
+    local place
+    for place in "${places[@]}"; do
+        [[ $place == "$RUN_DIR/${part:+$part/}"* ]] || continue
+        if [ -n "$DRY_RUN" ] || compgen -G "$place/$1" > /dev/null; then echo "$place/$1"; fi
+    done
 }
 
-report() { # name of the files, title and further flags of benchmark/report.py
-    run benchmark/report.py --runs "$RUN_DIR/${part:+$part/}*/*__*" --out "$OUT/$1" --title "$2" "${@:3}"
+analyse() { # script of an analysis, name of its folder, flags; made again when a training is newer
+    local folder="$OUT/$2"
+    if [ -n "$DRY_RUN" ]; then
+        told "$1" --out "$folder" "${@:3}"
+        return
+    fi
+    if [ -e "$folder" ] && [ -z "$(find "$RUN_DIR" -name complete -newer "$folder")" ]; then
+        echo "there already: $folder"
+        return
+    fi
+    rm -rf "$folder.partial" # of an analysis that died
+    if call "$1" --out "$folder.partial" "${@:3}"; then
+        [ ! -e "$folder" ] || mv "$folder" "$folder.$(date -r "$folder" +%Y%m%d-%H%M%S)"
+        mv "$folder.partial" "$folder"
+        touch "$folder"
+    else
+        failed+=("exit $?: $*")
+    fi
+}
+
+report() { # name of the files, title and further flags of benchmark/report.py: of the commands so far, in this part
+    local runs
+    mapfile -t runs < <(runs_of "*__*")
+    if [ ${#runs[@]} -eq 0 ]; then
+        failed+=("nothing to report: $1")
+        return
+    fi
+    run benchmark/report.py --runs "${runs[@]}" --out "$OUT/$1" --title "$2" "${@:3}"
 }
 
 tell_failed() { # exit code so far

@@ -4,6 +4,7 @@
 # common.sh.
 #   OUT=docs/figures benchmark/dqn.sh
 SEEDS="${SEEDS:-0 1 2 3 4}"
+WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 vectors="--num-envs 10 --train-frequency 10 --batch-size 128 --buffer-size 100000 --hidden-size 128"
 vectors="$vectors --learning-rate 2.5e-4 --target-network-frequency 2000 --exploration-fraction 0.5 --max-grad-norm 10"

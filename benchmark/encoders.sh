@@ -2,6 +2,7 @@
 # The patch encoder against the paper's: CartPoleEasy, partially observable, 100,000 steps, one seed after the other
 # (docs/pqn_rnn.md). On two CPU cores the paper's takes about eight minutes a seed, the patches one. Settings: see common.sh.
 #   OUT=docs/figures benchmark/encoders.sh
+WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 for seed in $SEEDS; do
     for encoder in ${ENCODERS:-patch paper}; do

@@ -4,6 +4,7 @@
 # networks look at (docs/filter_comparison.md). Settings: see common.sh; ENVS are the games.
 #   OUT=docs/figures benchmark/impala_popart.sh
 ENVS="${ENVS:-BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy}"
+WITHOUT="BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 scales="--env-ids CartPoleEasy BreakoutEasy --popart-beta 0.01 --update-epochs 4 $(smoke_or 250000) --num-seeds 5"
 scales="$scales --eval-every 50000 --eval-episodes 64"
@@ -25,8 +26,10 @@ for seed in $SEEDS; do
 done
 report impala_games "Games alone and together" --by exp_name --training
 [ "$BUDGET" = smoke ] || run benchmark/multitask_speed.py --env-ids $ENVS
-analyse filter_comparison.py filters --runs "$RUN_DIR/games/*/*__*" --by exp_name --pairs same-seed
+mapfile -t runs < <(runs_of "*__*")
+analyse filter_comparison.py filters --runs "${runs[@]}" --by exp_name --pairs same-seed
 for name in together popart; do
-    analyse saliency.py "saliency_$name" --runs "$RUN_DIR/games/*/*__${name}__none__${SEEDS%% *}__*" --kind perturbation \
+    mapfile -t runs < <(runs_of "*__${name}__none__${SEEDS%% *}__*")
+    analyse saliency.py "saliency_$name" --runs "${runs[@]}" --kind perturbation \
         --at 10 --steps 20
 done

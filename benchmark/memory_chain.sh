@@ -3,6 +3,7 @@
 # other lengths. Settings: see common.sh.
 #   OUT=docs/figures MEMORIES="MinGRU LRU MLP" benchmark/memory_chain.sh
 SEEDS="${SEEDS:-0 1 2 3 4}"
+WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 for memory in ${MEMORIES:-MinGRU LRU GRU MLP}; do
     train pqn_rnn.py --env-id MemoryChain-bsuite --env-params memory_length=30 --no-prev-action --memory "$memory" \

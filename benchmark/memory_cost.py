@@ -27,6 +27,7 @@ from training_speed import write_table  # noqa: E402
 from pqn_rnn import MEMORIES, Memory  # noqa: E402
 
 FEATURES = 512 + 5  # the encoder's and a previous action of five kinds
+TABLE = "benchmark/results/memory_cost/memory_cost.csv"  # the page's
 LONG = 0.2  # seconds that a timed call takes at the least, in as many repetitions as it needs
 
 
@@ -46,7 +47,7 @@ class Args:
     """T, steps of a rollout"""
     repeats: int = 5
     """timed calls, whose median counts"""
-    out: str = "benchmark/results/memory_cost/memory_cost.csv"
+    out: str = TABLE
     """table to write"""
 
     def checked(self) -> "Args":
@@ -57,6 +58,10 @@ class Args:
         for name in ("hidden_size", "num_envs", "num_steps", "repeats"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 or more")
+        if self.out == TABLE and self.memories != tuple(MEMORIES):
+            raise UserError(f"--out: {TABLE} is the table of all memories, name another one")
+        if not self.memories:
+            raise UserError("--memories: name one or several")
         return self
 
 

@@ -2,9 +2,11 @@
 # How long a memory spans: one bit shown first and asked for so many steps later, per memory (docs/memories.md). Rollouts
 # are longer than an episode, so that gradients reach its beginning. Settings: see common.sh.
 #   MEMORIES="MinGRU LRU" LENGTHS="10 20 40 80 160" benchmark/memory_length.sh
-ENVS="MemoryChain-bsuite"
 SEEDS="${SEEDS:-0 1 2 3 4}"
+WITHOUT="ENVS TWINS"
+OWN_IDS=1
 source "$(dirname "$0")/common.sh"
+ENVS="MemoryChain-bsuite"
 case "$BUDGET" in
     smoke) LENGTHS="${LENGTHS:-3 6}" MEMORIES="${MEMORIES:-MinGRU MLP}" ;;
     cpu) LENGTHS="${LENGTHS:-10 20 40 80 160}" MEMORIES="${MEMORIES:-MinGRU LRU GRU LSTM FFM FART DeltaNet MLP}" ;;

@@ -24,12 +24,13 @@ for env in $ENVS; do
     done
 done
 [ "$BUDGET" != smoke ] || episodes=2 at=3 steps=3
-runs="$RUN_DIR/*/*__*"
+mapfile -t runs < <(runs_of "*__*")
 report memory_study "Memories on both twins"
-analyse evaluate.py "evaluate" --runs "$runs" --twin both --episodes $episodes --seed 1
-analyse gap_and_bias.py "gap_and_bias" --runs "$runs"
-analyse recall_density.py "recall_density" --runs "$runs" --episodes $episodes
-analyse contamination.py "contamination" --runs "$runs" --episodes $episodes --at $at --first $at --steps $steps
+analyse evaluate.py "evaluate" --runs "${runs[@]}" --twin both --episodes $episodes --seed 1
+analyse gap_and_bias.py "gap_and_bias" --runs "${runs[@]}"
+analyse recall_density.py "recall_density" --runs "${runs[@]}" --episodes $episodes
+analyse contamination.py "contamination" --runs "${runs[@]}" --episodes $episodes --at $at --first $at --steps $steps
 for env in $ENVS; do
-    analyse saliency.py "saliency_$env" --runs "$RUN_DIR/*/${env}__*rnn*" --seed "${SEEDS%% *}" --twin both
+    mapfile -t runs < <(runs_of "${env}__*rnn*")
+    analyse saliency.py "saliency_$env" --runs "${runs[@]}" --seed "${SEEDS%% *}" --twin both
 done

@@ -3,6 +3,7 @@
 # and its cart of which only the velocities are seen, without noise and with much of it. Settings: see common.sh.
 #   OUT=docs/figures benchmark/ppo_memory.sh
 SEEDS="${SEEDS:-0 1 2 3 4}"
+WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 chain="--env-id MemoryChain-bsuite --env-params memory_length=30 $(smoke_or 500000) --eval-every 25000 --eval-episodes 100"
 chain="$chain --num-envs 16 --num-steps 64 --num-minibatches 4 --hidden-size 64 --learning-rate 1e-3"

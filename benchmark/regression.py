@@ -24,47 +24,73 @@ from gap_and_bias import estimate  # noqa: E402
 
 @dataclass(frozen=True)
 class Args:
-    before: str
-    """run folders before the change: a pattern"""
-    after: str
+    before: tuple[str, ...]
+    """run folders before the change, or patterns of them"""
+    after: tuple[str, ...]
     """run folders after it"""
 
 
-def returns(pattern: str) -> dict[tuple[str, ...], np.ndarray]:
-    """Last greedy returns [S] of every training, by script, memory, id and twin.
+@dataclass(frozen=True)
+class Last:
+    """The last evaluations of a training: returns [S] of the greedy policy, and the step they are of."""
+
+    returns: np.ndarray
+    step: int
+
+
+def last_evaluations(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Last]:
+    """The last evaluations of every training, by script, memory, id (of several tasks: task) and twin.
 
     Raises:
-        UserError: when there is no run, or a training twice.
+        UserError: when there is no run, a training twice, or one without an evaluation or with a single seed.
     """
-    found: dict[tuple[str, ...], np.ndarray] = {}
-    folders = [Path(match) for match in sorted(glob.glob(pattern)) if (Path(match) / "eval.csv").exists()]
-    for folder in folders:
-        about, rows = read_run(folder)
-        greedy = [row for row in rows if row["policy"] == "greedy"]
-        last = max((int(row["global_step"]) for row in greedy), default=0)
-        finals = np.array([float(row["return_mean"]) for row in greedy if int(row["global_step"]) == last])
-        twin = "pomdp" if rows and rows[0]["partial_obs"] == "True" else "mdp"
-        key = about["script"], about["args"].get("memory", "none"), rows[0]["env_id"] if rows else "", twin
-        if key in found:
-            raise UserError(f"{pattern}: {' '.join(key)} is there twice, the second time in {folder.name}")
-        found[key] = finals
+    matches = [Path(match) for pattern in patterns for match in sorted(glob.glob(pattern))]
+    folders = [folder for folder in matches if (folder / "eval.csv").exists()]
     if not folders:
-        raise UserError(f"{pattern}: no run folder there")
-    if any(not len(finals) for finals in found.values()):
-        raise UserError(f"{pattern}: a run has no evaluation of the greedy policy")
+        raise UserError(f"{' '.join(patterns)}: no run folder there")
+    found: dict[tuple[str, ...], Last] = {}
+    for folder in folders:
+        for key, last in last_of_run(folder).items():
+            if key in found:
+                raise UserError(f"{folder}: {' '.join(key)} is there twice")
+            found[key] = last
     return found
 
 
+def last_of_run(folder: Path) -> dict[tuple[str, ...], Last]:
+    """The last evaluations of one run, of each task. Raises UserError without one, or where there is a single seed."""
+    about, rows = read_run(folder)
+    steps = [int(row["global_step"]) for row in rows if row["policy"] == "greedy"]
+    if not steps:
+        raise UserError(f"{folder}: no evaluation of the greedy policy")
+    returns: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row["policy"] == "greedy" and int(row["global_step"]) == max(steps):
+            twin = "pomdp" if row["partial_obs"] == "True" else "mdp"
+            key = about["script"], about["args"].get("memory", "none"), row.get("task") or row["env_id"], twin
+            returns.setdefault(key, []).append(float(row["return_mean"]))
+    if min(map(len, returns.values())) == 1:
+        raise UserError(f"{folder}: one seed says nothing about a difference, train two or more")
+    return {key: Last(np.array(each), max(steps)) for key, each in returns.items()}
+
+
 def compare(before: dict, after: dict) -> tuple[str, int]:
-    """A table of all trainings, and how many of them are worse or missing."""
+    """A table of all trainings, and how many of them are worse or missing.
+
+    Raises:
+        UserError: when a training had another number of steps.
+    """
     lines, bad = [], 0
     for key in sorted(before.keys() | after.keys()):
         if key not in before or key not in after:
             lines.append([*key, "", "", "", "", "missing"])
             bad += 1
             continue
-        middle = [estimate([side[key]]).value for side in (before, after)]
-        difference = estimate([after[key]], [before[key]])
+        if before[key].step != after[key].step:
+            steps = f"{before[key].step:,} steps before and {after[key].step:,} after"
+            raise UserError(f"{' '.join(key)}: {steps}, which cannot be compared")
+        middle = [estimate([side[key].returns]).value for side in (before, after)]
+        difference = estimate([after[key].returns], [before[key].returns])
         worse = difference.high is not None and difference.high < 0
         known = "" if difference.low is None else f"{difference.low:+.3f} to {difference.high:+.3f}"
         numbers = [f"{value:.3f}" for value in middle]
@@ -76,7 +102,7 @@ def compare(before: dict, after: dict) -> tuple[str, int]:
 
 def main(args: Args) -> bool:
     """Prints the table; whether nothing is worse or missing."""
-    table, bad = compare(returns(args.before), returns(args.after))
+    table, bad = compare(last_evaluations(args.before), last_evaluations(args.after))
     print(table, end="")
     print(f"{bad} of these are worse or missing" if bad else "none of these is worse")
     return not bad

@@ -4,11 +4,14 @@
 #   benchmark/regression.sh [COMMIT]          COMMIT: HEAD
 SEEDS="${SEEDS:-0 1 2 3 4}"
 commit="$(git -C "$(dirname "$0")/.." rev-parse --short "${1:-HEAD}^{commit}")" || exit 2
+WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 before="$RUN_DIR/scripts_$commit"
 if [ -z "$DRY_RUN" ] && [ ! -d "$before" ]; then
-    mkdir -p "$before"
-    git archive "$commit" | tar -x -C "$before"
+    mkdir -p "$RUN_DIR"
+    unpacked="$(mktemp -d "$RUN_DIR/unpacking_XXXXXX")"
+    git archive "$commit" | tar -x -C "$unpacked"
+    mv "$unpacked" "$before"
 fi
 vectors="--env-id CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
 chain="--env-id MemoryChain-bsuite --env-params memory_length=10 --no-prev-action --hidden-size 64"
@@ -29,6 +32,7 @@ for when in before after; do
     train "${folder}pqn_rnn.py" $pole --partial-obs $(smoke_or 30000) $seeds
     train "${folder}ppo_continuous_action.py" --env-id Pendulum-v1 --num-envs 32 --num-steps 200 --num-minibatches 32 \
         --update-epochs 10 --gamma 0.95 --learning-rate 1e-3 $(smoke_or 200000) $seeds
-    [ $when = after ] || earlier="$RUN_DIR/$part/*/*__*"
+    if [ $when = before ]; then mapfile -t earlier < <(runs_of "*__*"); fi
 done
-run benchmark/regression.py --before "$earlier" --after "$RUN_DIR/$part/*/*__*"
+mapfile -t later < <(runs_of "*__*")
+run benchmark/regression.py --before "${earlier[@]}" --after "${later[@]}"

@@ -4,6 +4,7 @@
 # Settings: see common.sh.
 #   benchmark/throughput.sh
 [ "${BUDGET:-cpu}" = smoke ] || OUT="${OUT:-docs/figures}"
+WITHOUT="BUDGET SEEDS TWINS"
 source "$(dirname "$0")/common.sh"
 if [ "$BUDGET" = smoke ]; then
     run benchmark/throughput.py --env-ids $ENVS --steps 64 --out "$OUT/throughput"

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Speed, parts, arithmetic, memory and compile times of the training scripts (docs/performance.md); leave the machine alone
 # meanwhile. On a CPU about three hours, on a GPU half an hour. Settings: see common.sh.
-#   BUDGET=gpu OUT=benchmark/results/training_speed/gpu benchmark/training_speed.sh
-OUT="${OUT:-benchmark/results/training_speed}"
+#   BUDGET=gpu benchmark/training_speed.sh
+[ "${BUDGET:-cpu}" != cpu ] || OUT="${OUT:-benchmark/results/training_speed}"
+[ "${BUDGET:-cpu}" != gpu ] || OUT="${OUT:-benchmark/results/training_speed/gpu}"
+WITHOUT="ENVS SEEDS TWINS"
 source "$(dirname "$0")/common.sh"
 case "$BUDGET" in
-    smoke) run benchmark/training_speed.py --studies memories --memories MinGRU --hidden-sizes 16 --out "$RUN_DIR/report" ;;
+    smoke) run benchmark/training_speed.py --studies memories --memories MinGRU --hidden-sizes 16 --out "$OUT" ;;
     cpu) run benchmark/training_speed.py --studies scripts memories compile parts arithmetic memory --out "$OUT" ;;
     gpu | paper)
         run benchmark/training_speed.py --studies num_envs parts arithmetic memory target --settings published fastest \

@@ -2,8 +2,10 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -16,25 +18,50 @@ sys.path.append(str(ROOT / "benchmark"))
 LISTS = sorted(path for path in (ROOT / "benchmark").glob("*.sh") if path.stem != "common")
 HAVE_OWN_IDS = ("classic_control", "memory_chain", "memory_length", "ppo_continuous_action")
 BUDGETS = ("smoke", "cpu", "gpu", "paper")
-# in the place of Python: notes its arguments, leaves a run folder with a checkpoint, fails if it is told to
+# In the place of Python: notes its arguments, leaves a run folder with a checkpoint or the folder of an analysis, takes
+# its time, saves itself when it is stopped, and fails, each if it is told to.
 IN_PLACE_OF_PYTHON = """#!/bin/bash
 echo "$*" >> "$CALLS"
+trap 'echo saved >> "$CALLS"; exit 143' TERM
+run="" script="$1"
 while [ $# -gt 0 ]; do
-    [ "$1" = --run-dir ] && mkdir -p "$2/run__0/checkpoints/${SAVED-10}"
+    if [ "$1" = --run-dir ]; then
+        run="$2/run__0"
+        mkdir -p "$run/checkpoints/10${SAVED:-}"
+        [ -n "${SAVED:-}" ] || touch "$run/checkpoints/10/sha256.json"
+    fi
+    [ "$1" != --out ] || [[ $script == benchmark/* ]] || mkdir -p "$2"
     shift
 done
-[ -z "$FAILS" ]
+if [ -n "${SLEEPS:-}" ] && [ -n "$run" ]; then sleep 60 & wait $!; fi
+[[ -z "${FAILS:-}" || $script != ${FAILS}* ]]
 """
 
 
-def run(path: Path, tmp_path: Path, **settings) -> subprocess.CompletedProcess:
-    """The list of commands with a Python that runs nothing; what it was called with is in `tmp_path`/calls."""
+def environment(tmp_path: Path, settings: dict) -> dict[str, str]:
+    """A Python that runs nothing; what it was called with is in `tmp_path`/calls."""
     python = tmp_path / "python"
     python.write_text(IN_PLACE_OF_PYTHON)
     python.chmod(0o755)
     places = {"PYTHON": python, "CALLS": tmp_path / "calls", "RUN_DIR": tmp_path / "runs", "OUT": tmp_path / "out"}
-    env = {name: str(value) for name, value in {**os.environ, **places, **settings}.items()}
+    return {name: str(value) for name, value in {**os.environ, **places, **settings}.items()}
+
+
+def run(path: Path, tmp_path: Path, **settings) -> subprocess.CompletedProcess:
+    """The list of commands with that Python, to its end."""
+    env = environment(tmp_path, settings)
     return subprocess.run([path], env=env, capture_output=True, text=True, timeout=120)
+
+
+def start(path: Path, tmp_path: Path, **settings) -> subprocess.Popen:
+    """The list whose first training does not end by itself, once that is under way."""
+    env = environment(tmp_path, settings | {"SLEEPS": "1"})
+    process = subprocess.Popen([path], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not calls(tmp_path):
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.5)  # its trap is set by now
+    return process
 
 
 def calls(tmp_path: Path) -> list[str]:
@@ -51,6 +78,8 @@ def test_every_command_is_one_that_its_script_takes(path, budget, tmp_path):
     assert done.returncode == 0, done.stderr
     found = [shlex.split(line)[1:] for line in done.stdout.splitlines()]
     assert found and not calls(tmp_path)
+    trainings = [tuple(line) for line in found if Path(line[0]).stem in ALL]
+    assert len(set(trainings)) == len(trainings) / (3 if path.stem == "classic_control_speed" else 1)  # in three rounds
     seen = set()
     for name, *flags in found:
         stem = Path(name).stem
@@ -76,15 +105,17 @@ def test_what_is_complete_is_not_run_again(tmp_path):
     again = run(path, tmp_path, **settings)
     assert "complete: pqn_mlp.py --env-id CartPoleEasy" in again.stdout
     assert [call.split()[0] for call in calls(tmp_path)[2:]] == ["benchmark/report.py"]
-    run(path, tmp_path, **settings, SEEDS="0 1")  # another command
+    run(path, tmp_path, **settings, SEEDS="0 1")  # another command, and a report of its run alone
     assert "--num-seeds 2" in calls(tmp_path)[3]
+    reports = [call.split("--runs ")[1].split(" --out")[0] for call in calls(tmp_path) if "report.py" in call]
+    assert reports[0] == reports[1] != reports[2] and all(len(each.split()) == 1 for each in reports)
 
 
 def test_what_was_interrupted_goes_on_and_what_failed_is_told(tmp_path):
     path = ROOT / "benchmark/pqn_mlp.sh"
     settings = {"ENVS": "CartPoleEasy BreakoutEasy", "TWINS": "pomdp"}
-    done = run(path, tmp_path, **settings, FAILS="1")
-    assert done.returncode == 1 and done.stderr.count("failed: exit 1: pqn_mlp.py") == 2  # and the report of it
+    done = run(path, tmp_path, **settings, FAILS="pqn")
+    assert done.returncode == 1 and done.stderr.count("failed: exit 1: pqn_mlp.py") == 2
     assert run(path, tmp_path, **settings).returncode == 0
     resumed = [call for call in calls(tmp_path) if "--resume" in call]
     assert len(resumed) == 2 and all((Path(call.split()[2]) / "checkpoints/10").is_dir() for call in resumed)
@@ -93,10 +124,61 @@ def test_what_was_interrupted_goes_on_and_what_failed_is_told(tmp_path):
 def test_what_died_before_its_first_checkpoint_begins_anew_and_is_kept(tmp_path):
     path = ROOT / "benchmark/pqn_mlp.sh"
     settings = {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
-    run(path, tmp_path, **settings, FAILS="1", SAVED="")
+    for _ in range(2):  # a checkpoint that was being written is none
+        run(path, tmp_path, **settings, FAILS="pqn", SAVED=".orbax-checkpoint-tmp")
     assert run(path, tmp_path, **settings).returncode == 0
     assert not [call for call in calls(tmp_path) if "--resume" in call]
-    assert (tmp_path / "runs.unfinished/run__0").is_dir()
+    assert len(list((tmp_path / "runs.unfinished").glob("*/run__0"))) == 2
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_training_which_saves_itself_and_the_list(sent, code, tmp_path):
+    settings = {"ENVS": "CartPoleEasy BreakoutEasy", "TWINS": "mdp"}
+    process = start(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code and said == "stopped; the same command goes on\n"
+    assert len(calls(tmp_path)) == 2 and calls(tmp_path)[1] == "saved"
+    done = run(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
+    assert done.returncode == 0 and "--resume" in calls(tmp_path)[2]
+
+
+def test_two_lists_do_not_train_the_same_at_once(tmp_path):
+    settings = {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
+    first = start(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
+    second = run(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
+    assert second.returncode == 1 and "failed: another list is at it: pqn_mlp.py --env-id CartPoleEasy" in second.stderr
+    assert len([call for call in calls(tmp_path) if call.startswith("pqn_mlp.py")]) == 1
+    assert not (tmp_path / "runs.unfinished").exists()
+    first.terminate()
+    first.communicate(timeout=60)
+
+
+def test_an_analysis_is_made_again_when_it_failed_or_a_training_is_newer(tmp_path):
+    path, settings = ROOT / "benchmark/memory_study.sh", {"ENVS": "CartPoleEasy", "BUDGET": "smoke", "MEMORIES": "GRU"}
+
+    def analyses():
+        found = [call.split()[0] for call in calls(tmp_path) if call.startswith("contamination.py")]
+        (tmp_path / "calls").unlink()
+        return len(found)
+
+    done = run(path, tmp_path, **settings, FAILS="contamination")
+    assert done.returncode == 1 and analyses() == 1 and not (tmp_path / "out/contamination").exists()
+    assert run(path, tmp_path, **settings).returncode == 0 and analyses() == 1
+    (tmp_path / "out/contamination/picture.png").touch()
+    assert run(path, tmp_path, **settings).returncode == 0 and analyses() == 0
+    time.sleep(1.1)  # folders' times are compared by the second on some disks
+    assert run(path, tmp_path, **settings, TWINS="mdp", SEEDS="1 2").returncode == 0 and analyses() == 1
+    (kept,) = tmp_path.glob("out/contamination.2*")
+    assert (kept / "picture.png").exists() and not list(tmp_path.glob("out/*.partial"))
+
+
+def test_settings_that_a_list_does_not_take_are_told(tmp_path):
+    done = run(ROOT / "benchmark/encoders.sh", tmp_path, DRY_RUN="1", BUDGET="gpu", ENVS="TetrisEasy")
+    assert done.returncode == 0 and done.stderr.splitlines() == [
+        "encoders.sh: ENVS=TetrisEasy has no effect, this list has its own",
+        "encoders.sh: BUDGET=gpu has no effect, this list has its own",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +189,7 @@ def test_what_died_before_its_first_checkpoint_begins_anew_and_is_kept(tmp_path)
         ({"SEEDS": "a"}, "SEEDS=a: use"),
         ({"TWINS": "both"}, "TWINS=both: use pomdp, mdp or both of them"),
         ({"SETTINGS": "mine"}, "SETTINGS=mine: use stated or code"),
+        ({"ENVS": "CartPoleEasy Pong"}, "ENVS=CartPoleEasy Pong: Pong is no id of popgym_arcade"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(settings, words, tmp_path):

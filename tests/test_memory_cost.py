@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmark"))
 
-from memory_cost import Args, UserError, main, milliseconds  # noqa: E402
+from memory_cost import TABLE, Args, UserError, main, milliseconds  # noqa: E402
 
 
 def test_every_memory_asked_for_is_a_row_with_positive_figures(tmp_path):
@@ -37,9 +37,14 @@ def test_the_median_of_a_calls_time_counts_not_its_first(monkeypatch):
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"memories": ("Elephant",)}, "--memories 'Elephant' is unknown: use MinGRU"), ({"num_envs": 0}, "--num-envs 0")],
+    [
+        ({"memories": ("Elephant",)}, "--memories 'Elephant' is unknown: use MinGRU"),
+        ({"memories": ()}, "--memories: name one"),
+        ({"num_envs": 0}, "--num-envs 0"),
+        ({"memories": ("GRU",), "out": TABLE}, "is the table of all memories"),
+    ],
 )
 def test_bad_input_is_refused_before_anything_is_written(changes, words, tmp_path):
     with pytest.raises(UserError, match=words):
-        main(Args(out=str(tmp_path / "cost.csv"), **changes))
+        main(Args(**({"out": str(tmp_path / "cost.csv")} | changes)))
     assert not list(tmp_path.iterdir())
