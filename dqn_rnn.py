@@ -22,11 +22,13 @@ import json
 import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +94,12 @@ class CannotWrite(UserError):
     """A disk that is full or gone, or a folder that may not be written to."""
 
     exit_code = 4
+
+
+class CannotMirror(CannotWrite):
+    """Weights & Biases that begins no run; a disk's error and this one are met by one process of several."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -344,14 +352,23 @@ def set_up(args: Args) -> None:
 
 
 def check_tracking() -> None:
-    """Refuses, by a UserError, to mirror anything where Weights & Biases is not installed or nobody is logged in."""
+    """Raises UserError where Weights & Biases is not installed or not reached, or nobody is logged in."""
+    online = os.environ.get("WANDB_MODE", "online") in ("online", "shared")
     try:
         import wandb  # here, since nothing else needs it
+
+        logged_in = not online or wandb.login(verify=True)  # on a terminal it asks for the key
     except ImportError:
         raise UserError("--track mirrors to Weights & Biases: pip install wandb, or leave it out") from None
-    online = os.environ.get("WANDB_MODE", "online") in ("online", "shared")
-    if online and not wandb.login(prompt=False):
+    except Exception as error:
+        raise UserError(f"--track: {one_line(error)}; WANDB_MODE=offline needs no login") from None
+    if not logged_in:
         raise UserError("--track: nobody is logged in to Weights & Biases: wandb login, or WANDB_MODE=offline")
+
+
+def one_line(error: Exception) -> str:
+    """An error of somebody else's in one line, with its type, since some say nothing else."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def check_devices(args: Args, group: int) -> None:
@@ -1516,12 +1533,12 @@ class Records:
 
     def __init__(self, folder: Path, args: Args, step: int | None = None):
         self.folder, self.args = folder, args
+        self.mirror = Mirror(folder, args) if args.track and jax.process_index() == 0 else None
         seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
         # the first is of the mean over the seeds; unlike other writers, TensorBoard's own has a flush that waits
         paths = (folder, *(folder / f"seed_{seed}" for seed in seeds)) if jax.process_index() == 0 else ()
         self.writers = [EventFileWriter(str(path)) for path in paths]
         self.prefixes = ("", *(f"seed_{seed}/" for seed in seeds))
-        self.mirror = start_mirror(folder, args) if args.track and self.writers else None
         for writer in self.writers if step is not None else ():
             writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
         path = folder / "eval.csv"
@@ -1555,7 +1572,7 @@ class Records:
             summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
             writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
             if self.mirror:
-                self.mirror.log({prefix + tag: value, "global_step": step})
+                self.mirror.log(prefix + tag, value, step)
         return mean
 
     def evaluation(self, step: int, policy: str, episodes: Evaluation, seconds: float) -> None:
@@ -1588,22 +1605,66 @@ class Records:
     def flush(self) -> None:
         for writer in self.writers:
             writer.flush()
+        if self.mirror:
+            self.mirror.save()
 
     def close(self) -> None:
         for writer in self.writers:
             writer.close()
-        if self.mirror:
-            self.mirror.finish()
 
 
-def start_mirror(folder: Path, args: Args):
-    """The run of Weights & Biases with a run folder's curves; one that goes on is found by the folder's name."""
-    import wandb
+class Mirror:
+    """The curves of a run folder at Weights & Biases. Once it has begun, none of its errors stops the training.
 
-    name, where = folder.resolve().name, {"project": args.wandb_project_name, "entity": args.wandb_entity or None}
-    run = wandb.init(**where, id=name, name=name, dir=folder, config=dataclasses.asdict(args), resume="allow")
-    run.define_metric("*", step_metric="global_step")
-    return run
+    `wandb.json` in the run folder keeps its id and each curve's last step, so that a run that goes on from a checkpoint
+    is the same one there, and has no point twice.
+    """
+
+    def __init__(self, folder: Path, args: Args):
+        """Raises CannotMirror where no run begins; a new run folder is then taken away."""
+        import wandb
+
+        self.path = folder / "wandb.json"
+        where = {"project": args.wandb_project_name, "entity": args.wandb_entity or None, "dir": folder}
+        name, config = folder.resolve().name, dataclasses.asdict(args)
+        try:
+            saved = json.loads(self.path.read_text()) if self.path.exists() else {}
+            self.id, self.last_steps = saved.get("id", uuid.uuid4().hex), saved.get("last_steps", {})
+            self.run = wandb.init(**where, id=self.id, name=name, config=config, resume="allow")
+            self.run.define_metric("*", step_metric="global_step")
+        except Exception as error:
+            if {path.name for path in folder.iterdir()} <= {"args.json", "wandb"}:  # a new run, so nothing is lost
+                shutil.rmtree(folder, ignore_errors=True)
+            raise CannotMirror(f"--track: {one_line(error)}") from None
+        self.save()
+
+    @contextlib.contextmanager
+    def going_on(self):
+        """Within it an error ends the mirror, in one line, and not the training."""
+        try:
+            yield
+        except Exception as error:
+            self.run = None
+            tqdm.write(f"--track: going on without Weights & Biases: {one_line(error)}", file=sys.stderr)
+
+    def log(self, tag: str, value: float, step: int) -> None:
+        if self.run and step > self.last_steps.get(tag, -1):
+            with self.going_on():
+                self.run.log({tag: value, "global_step": step})
+                self.last_steps[tag] = step
+
+    def save(self) -> None:
+        draft = self.path.with_suffix(".tmp")
+        with self.going_on():
+            draft.write_text(json.dumps({"id": self.id, "last_steps": self.last_steps}))
+            draft.rename(self.path)
+
+    def finish(self, error_type, *_) -> None:
+        """For an `ExitStack`, which gives the type of what ended the training early, or None."""
+        self.save()
+        if self.run:
+            with self.going_on():
+                self.run.finish(exit_code=int(error_type is not None))
 
 
 def say(line: str) -> None:
@@ -1829,9 +1890,11 @@ def main(args: Args) -> Path:
         UserError: when the training cannot go on: Diverged, CannotWrite.
         SystemExit: with 128 + its number when a signal ended the training; a checkpoint is saved before.
     """
-    with stop_signals() as stop, writing(args.resume or args.run_dir):
+    with stop_signals() as stop, writing(args.resume or args.run_dir), contextlib.ExitStack() as at_end:
         train_keys, eval_keys = make_keys(args)
         records, step, state = begin_run(args, everywhere(args, train_keys))
+        if records.mirror:
+            at_end.push(records.mirror.finish)  # last, so that an upload that fails or hangs loses nothing
         first_step, saved_at, train_seconds = step, step if args.resume else None, 0.0
         hosts.note(f"to go on: start all of them with --resume {records.folder}")
         say(f"{records.folder}: step {step} of {args.total_timesteps}; compiling ...")
