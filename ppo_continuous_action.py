@@ -1506,9 +1506,10 @@ def main(args: Args) -> Path:
     """Trains, or goes on training, and returns the run folder.
 
     Raises:
+        UserError: when the training cannot go on: Diverged, CannotWrite.
         SystemExit: with 128 + its number when a signal ended the training; a checkpoint is saved before.
     """
-    with stop_signals() as stop, contextlib.ExitStack() as at_end:
+    with stop_signals() as stop, writing(args.resume or args.run_dir), contextlib.ExitStack() as at_end:
         train_keys, eval_keys = make_keys(args)
         records, step, state = begin_run(args, train_keys)
         if records.mirror:
@@ -1539,6 +1540,7 @@ def main(args: Args) -> Path:
                 state, sums, seconds = run_updates(train_chunk, state, updates, stop, pace)
                 step += int(sums["updates"].max()) * args.update_size
                 train_seconds += seconds
+                check_finite(args, sums, step)
                 log_point(records, sums, step, seconds, bar)
                 if step == goal and is_due(args.eval_every, before, step):
                     record_evaluation("greedy")

@@ -1,6 +1,8 @@
 """ppo_continuous_action.py: normalisation, the policy's distribution, bounds, and that both survive a checkpoint."""
 
 import dataclasses
+import errno
+import os
 
 import jax
 import jax.numpy as jnp
@@ -134,3 +136,28 @@ def test_pendulum_is_learned():
     """Random play gets about -1200 in 200 steps."""
     args = small(NAME, num_envs=16, num_steps=128, num_minibatches=16, update_epochs=10, gamma=0.9, learning_rate=1e-3)
     assert learned_return(NAME, dataclasses.replace(args, total_timesteps=300_000, hidden_size=64), seeds=5) > -400
+
+
+def test_a_training_that_diverges_or_cannot_write_ends_in_one_line(tmp_path, monkeypatch):
+    """`main` is a text of its own here, without films and several hosts."""
+    run_updates = script.run_updates
+
+    def diverged(*args):
+        state, sums, seconds = run_updates(*args)
+        return state, sums | {"grad_norm": sums["grad_norm"] * np.nan}, seconds
+
+    args = small(NAME, run_dir=str(tmp_path / "runs"))
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "run_updates", diverged)
+        with pytest.raises(script.Diverged, match="^grad_norm became nan before step"):
+            script.main(args)
+    (tmp_path / "full").mkdir()
+
+    def save_on_full_disk(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "save_checkpoint", save_on_full_disk)
+        with pytest.raises(script.CannotWrite, match="No space left") as error:
+            script.main(dataclasses.replace(args, run_dir=str(tmp_path / "full")))
+    assert error.value.exit_code == 4
