@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import importlib
 import json
 import os
 import signal
@@ -16,26 +17,62 @@ import pytest
 import tune
 
 ROOT = Path(__file__).parent.parent
-# In the place of a training script: five evaluations of two seeds, that rise to 1 - (log10(rate) + 3)**2, or worse.
+# In the place of a training script: --num-steps evaluations (five) of two seeds, that rise linearly to
+# 1 - (log10(rate) + 3)**2, on the id Easy to 1. It saves at the first signal and ends at once at a second, as the
+# scripts do, and with $EXIT it ends with that code, or signal, before all this.
 PLAYER = """
-import csv, json, math, os, sys, time
+import csv, json, math, os, signal, sys, time
 from pathlib import Path
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-rate, folder = float(flags["--learning-rate"]), Path(flags["--run-dir"]) / "run__0"
+heard = []
+def note(number, frame):
+    if heard:
+        os._exit(128 + number)
+    heard.append(number)
+signal.signal(signal.SIGINT, note)
+signal.signal(signal.SIGTERM, note)
+end = int(os.environ.get("EXIT", 0))
+print("player.py: error: the disk is full")
+if end < 0:
+    os.kill(os.getpid(), -end)
+if end:
+    sys.exit(end)
+rate, count = float(flags["--learning-rate"]), int(flags.get("--num-steps", 5))
+folder = Path(flags["--run-dir"]) / "run__0"
 folder.mkdir()
+(folder / "args.json").write_text(json.dumps({"args": {"total_timesteps": 60}}))
 columns = "global_step", "seed", "policy", "return_mean"
 rows = [(0, seed, "random", 0.2) for seed in (0, 1)]
-for step in range(1, 6):
-    value = 1 - (math.log10(rate) + 3) ** 2 + 0.1 * (step - 5)
-    rows += [(step, seed, "greedy", value + 0.1 * (-1) ** seed) for seed in (0, 1)]
+for n in range(1, count + 1):
+    final = 1 if flags["--env-id"] == "Easy" else 1 - (math.log10(rate) + 3) ** 2
+    value = final + 0.5 * (n / count - 1)
+    rows += [(60 * n // count, seed, "greedy", value + 0.1 * (-1) ** seed) for seed in (0, 1)]
     with (folder / "draft").open("w", newline="") as file:
         csv.writer(file).writerows([columns, *rows])
     (folder / "draft").rename(folder / "eval.csv")
-    time.sleep(float(os.environ.get("PACE", 0)))
-if rate > 0.05:
-    sys.exit(3)
+    if rate > 0.05 and n == 3:
+        sys.exit(3)
+    until = time.monotonic() + float(os.environ.get("PACE", 0))
+    while time.monotonic() < until and not heard:
+        time.sleep(0.05)
+    if heard:
+        time.sleep(1)
+        (folder / "checkpoint").touch()
+        sys.exit(128 + heard[0])
 if rate > 0.02:
     sys.exit("something broke")
+"""
+# tune.py's command line, trainings being those of PLAYER, whose path is put in
+PROGRAM = f"""
+import signal, sys
+sys.path[:0] = [{str(ROOT)!r}]
+import tune
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
+tune.refusal = lambda args, lines: ""
+tune.command = lambda args, env_id, values, run_dir: [
+    sys.executable, PLAYER, "--env-id", env_id, "--run-dir", str(run_dir), *tune.as_flags(values)
+]
+tune.run()
 """
 
 
@@ -49,7 +86,7 @@ def played(tmp_path, monkeypatch):
         *tune.as_flags(values),
     ]
     monkeypatch.setattr(tune, "command", line)
-    monkeypatch.setattr(tune, "refusal", lambda args, flags: "")
+    monkeypatch.setattr(tune, "refusal", lambda args, lines: "")
     return player
 
 
@@ -61,6 +98,35 @@ def study_args(folder, **changes):
 def trials_of(folder):
     with (Path(folder) / "trials.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def search_these(args, rates, **others):
+    """The trials of a search, the first of which have these learning rates, and others' values."""
+    folder = Path(args.study)
+    folder.mkdir(exist_ok=True)
+    study = tune.open_study(args, folder)
+    for n, rate in enumerate(rates):
+        study.enqueue_trial({"learning_rate": rate} | {name: values[n] for name, values in others.items()})
+    tune.main(dataclasses.replace(args, trials=len(study.trials)))
+    return trials_of(folder)
+
+
+def command_of(player):
+    """The command line of a search without its flags."""
+    return [sys.executable, "-c", PROGRAM.replace("PLAYER", repr(str(player)))]
+
+
+def started(player, *flags, **environment):
+    """A search that runs, in a session of its own as in a terminal, and its command line without flags."""
+    command = command_of(player)
+    process = subprocess.Popen([*command, *flags], env=os.environ | environment, start_new_session=True)
+    return process, command
+
+
+def wait_for(folder, pattern, process):
+    while not list(folder.glob(pattern)):
+        assert process.poll() is None
+        time.sleep(0.1)
 
 
 def test_a_search_finds_what_is_best(played, tmp_path):
@@ -93,18 +159,61 @@ def test_scores_are_normalised_and_averaged_over_ids(played, tmp_path):
 def test_bad_trials_are_pruned_and_their_trainings_stopped(played, tmp_path, monkeypatch):
     monkeypatch.setenv("PACE", "1")
     args = study_args(tmp_path / "study", search=("learning_rate=1e-3,1e-5",), pruner="median", startup_trials=1)
-    study = tmp_path / "study"
-    study.mkdir()
-    opened = tune.open_study(args, study)
-    for rate in (1e-3, 1e-5):
-        opened.enqueue_trial({"learning_rate": rate})
-    (study / "args.json").write_text("{}")
-    tune.main(dataclasses.replace(args, trials=2))
-    good, bad = trials_of(study)
+    good, bad = search_these(args, [1e-3, 1e-5])
     assert (good["state"], bad["state"]) == ("complete", "pruned")
     assert bad["evaluations"] == "1" and bad["score"] == ""
-    written = list(csv.DictReader((study / "runs/trial_1/CartPole-v1/run__0/eval.csv").open()))
-    assert max(int(row["global_step"]) for row in written) < 5
+    written = list(csv.DictReader((tmp_path / "study/runs/trial_1/CartPole-v1/run__0/eval.csv").open()))
+    assert max(int(row["global_step"]) for row in written) < 60
+
+
+@pytest.mark.parametrize(("pruner", "evaluations"), [("median", "6"), ("halving", "8"), ("none", "10")])
+def test_what_is_bad_on_the_second_id_alone_is_pruned_there(pruner, evaluations, played, tmp_path):
+    args = study_args(
+        tmp_path / "study",
+        search=("learning_rate=1e-3,1e-5",),
+        env_ids=("Easy", "Hard"),
+        best_returns=("Easy=1.2", "Hard=1.2"),
+        pruner=pruner,
+        startup_trials=1,
+    )
+    good, bad = search_these(args, [1e-3, 1e-5])
+    assert good["state"] == "complete" and good["evaluations"] == "10"
+    assert bad["evaluations"] == evaluations and bad["state"] == ("complete" if pruner == "none" else "pruned")
+
+
+def test_evaluations_are_compared_at_the_same_part_of_the_training(played, tmp_path):
+    search = "learning_rate=1e-3,1e-5", "num_steps=5,10"
+    args = study_args(tmp_path / "study", search=search, pruner="median", startup_trials=2)
+    rates = [1e-3, 1e-3, 1e-3, 1e-5]
+    *_, equal, bad = search_these(args, rates, num_steps=[5, 5, 10, 10])
+    assert equal["state"] == "complete" and equal["evaluations"] == "10"  # its second is as good as the others' first
+    assert bad["state"] == "pruned" and bad["evaluations"] == "2"
+    trials = optuna.load_study(study_name="tune", storage=f"sqlite:///{tmp_path / 'study/study.db'}").trials
+    assert list(trials[0].intermediate_values) == [200, 400, 600, 800, 1000]
+    assert list(trials[3].intermediate_values) == [100, 200]
+
+
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_the_first_trials_are_never_pruned(pruner, played, tmp_path):
+    args = study_args(tmp_path / "study", search=("learning_rate=1e-3,1e-4,1e-5",), pruner=pruner, startup_trials=3)
+    rows = search_these(args, [1e-3, 1e-4, 1e-4, 1e-5])
+    assert [row["state"] for row in rows] == ["complete"] * 3 + ["pruned"] and rows[3]["evaluations"] == "1"
+
+
+def test_a_study_whose_evaluations_were_counted_goes_on(played, tmp_path):
+    args = study_args(tmp_path / "study", search=("learning_rate=1e-3,1e-5",), pruner="median", startup_trials=1)
+    (tmp_path / "study").mkdir()
+    study = tune.open_study(args, tmp_path / "study")
+    old = study.ask(tune.distributions(args))
+    for count in range(5):
+        old.report(5.0, count)
+    old.set_user_attr("minutes", 1.0)
+    study.tell(old, 5.0)
+    (tmp_path / "study/args.json").write_text(json.dumps(dataclasses.asdict(args)))
+    go_on = tune.read_settings(["--study", str(tmp_path / "study")])
+    assert go_on == args
+    before, new, bad = search_these(go_on, [1e-3, 1e-5])
+    assert float(before["score"]) == 5 and new["state"] == "complete" and bad["state"] == "pruned"
 
 
 @pytest.mark.parametrize(("best", "score"), [((), 0.2), (("CartPole-v1=2.2",), 0.0)])
@@ -117,36 +226,122 @@ def test_what_diverges_scores_as_the_random_policy_and_what_breaks_has_no_score(
     assert rows["0.001"]["state"] == "complete"
 
 
+@pytest.mark.parametrize("code", [1, -9])
+def test_trials_that_fail_alike_end_the_search(code, played, tmp_path, monkeypatch):
+    monkeypatch.setenv("EXIT", str(code))
+    told = "exit 1" if code == 1 else r"killed by SIGKILL \(out of memory\?\)"
+    with pytest.raises(tune.UserError, match=rf"^3 trials in a row failed alike \({told}\)"):
+        tune.main(study_args(tmp_path / "study"))
+    rows = trials_of(tmp_path / "study")
+    assert [row["state"] for row in rows] == ["fail"] * 3 and rows[0]["why"].endswith(": the disk is full")
+    monkeypatch.delenv("EXIT")
+    tune.main(study_args(tmp_path / "study"))
+    assert [row["state"] for row in trials_of(tmp_path / "study")] == ["fail"] * 3 + ["complete"] * 5
+
+
+def test_refused_values_do_not_end_the_search(played, tmp_path, monkeypatch):
+    monkeypatch.setenv("EXIT", "2")
+    with pytest.raises(tune.UserError, match="^no trial came to its end"):
+        tune.main(study_args(tmp_path / "study", trials=4))
+    assert [row["why"] for row in trials_of(tmp_path / "study")] == ["exit 2: the disk is full"] * 4
+
+
+def test_a_full_disk_ends_the_search_and_its_trial_is_run_again(played, tmp_path):
+    study = tmp_path / "study"
+    flags = f"--study {study} --trials 2 --search learning_rate=1e-4..2e-3:log --env-ids CartPole-v1".split()
+    command = command_of(played)
+    full = subprocess.run([*command, *flags], env=os.environ | {"EXIT": "4"}, capture_output=True, text=True)
+    assert full.returncode == 4
+    assert full.stderr.startswith("tune.py: error: a training cannot write: the disk is full; put that right")
+    assert full.stderr.count("\n") == 1
+    assert not (study / "trials.csv").exists()
+    tune.main(study_args(study, trials=2, search=("learning_rate=1e-4..2e-3:log",)))
+    left, *_ = optuna.load_study(study_name="tune", storage=f"sqlite:///{study / 'study.db'}").trials
+    rows = trials_of(study)
+    assert len(rows) == 2 and rows[0]["learning_rate"] == str(left.params["learning_rate"])
+
+
+def test_what_cannot_be_written_ends_the_search_in_one_line(played, tmp_path):
+    (tmp_path / "study/trials.tmp").mkdir(parents=True)
+    with pytest.raises(tune.CannotWrite, match="Is a directory: .*; put that right, then --study goes on$"):
+        tune.main(study_args(tmp_path / "study"))
+
+
+def test_a_best_return_that_is_not_above_the_random_policys_ends_the_search(played, tmp_path):
+    with pytest.raises(tune.UserError, match="--best-returns CartPole-v1=0.2: the random policy has 0.2"):
+        tune.main(study_args(tmp_path / "study", best_returns=("CartPole-v1=0.2",)))
+
+
 def test_an_interrupted_search_goes_on(played, tmp_path):
     study = tmp_path / "study"
-    program = f"""
-import sys
-sys.path[:0] = [{str(ROOT)!r}]
-import tune
-tune.refusal = lambda args, flags: ""
-tune.command = lambda args, env_id, values, run_dir: [
-    sys.executable, {str(played)!r}, "--env-id", env_id, "--run-dir", str(run_dir), *tune.as_flags(values)
-]
-tune.main(tune.read_settings(sys.argv[1:]))
-"""
     line = f"--study {study} --trials 4 --search learning_rate=1e-4..2e-3:log --env-ids CartPole-v1 --pruner none"
-    command = [sys.executable, "-c", program, *line.split()]
-    first = subprocess.Popen(command, env=os.environ | {"PACE": "1"}, stdout=subprocess.PIPE, text=True)
-    while not list(study.glob("runs/trial_1/*/run__0/eval.csv")):
-        assert first.poll() is None
-        time.sleep(0.2)
+    first, command = started(played, *line.split(), PACE="1")
+    wait_for(study, "runs/trial_1/*/run__0/eval.csv", first)
     first.send_signal(signal.SIGKILL)
     first.wait()
     (before,) = trials_of(study)
-    done = subprocess.run([*command[:3], "--study", str(study), "--trials", "5"], capture_output=True, text=True)
+    done = subprocess.run([*command, "--study", str(study), "--trials", "5"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = trials_of(study)
     assert len(rows) == 5 and rows[0] == before
     left = optuna.load_study(study_name="tune", storage=f"sqlite:///{study / 'study.db'}").trials[1]
     assert left.state.name == "FAIL" and rows[1]["learning_rate"] == str(left.params["learning_rate"])
     assert json.loads((study / "args.json").read_text())["trials"] == 5
-    other = subprocess.run([*command[:3], "--study", str(study), "--num-seeds", "3"], capture_output=True, text=True)
-    assert other.returncode == 1 and "was begun with --num-seeds 2, which cannot change" in other.stderr
+    other = subprocess.run([*command, "--study", str(study), "--num-seeds", "3"], capture_output=True, text=True)
+    assert other.returncode == 2 and "was begun with --num-seeds 2, which cannot change" in other.stderr
+
+
+def test_the_terminals_interrupt_lets_the_training_save(played, tmp_path):
+    study = tmp_path / "study"
+    line = f"--study {study} --trials 1 --search learning_rate=1e-4..2e-3:log --env-ids CartPole-v1"
+    first, command = started(played, *line.split(), PACE="60")
+    wait_for(study, "runs/trial_0/*/run__0/eval.csv", first)
+    os.killpg(first.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to all processes of the group
+    assert first.wait(60) == 130
+    assert list(study.glob("runs/trial_0/*/run__0/checkpoint"))
+    done = subprocess.run([*command, "--study", str(study)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    left = optuna.load_study(study_name="tune", storage=f"sqlite:///{study / 'study.db'}").trials[0]
+    (row,) = trials_of(study)
+    assert row["trial"] == "1" and row["learning_rate"] == str(left.params["learning_rate"])
+
+
+def test_one_search_at_a_time_in_a_study(played, tmp_path):
+    study = tmp_path / "study"
+    line = f"--study {study} --trials 2 --search learning_rate=1e-4..2e-3:log --env-ids CartPole-v1"
+    first, command = started(played, *line.split(), PACE="1")
+    wait_for(study, "runs/trial_0/*/run__0/eval.csv", first)
+    second = subprocess.run([*command, "--study", str(study), "--trials", "9"], capture_output=True, text=True)
+    assert first.poll() is None
+    assert second.returncode == 2 and second.stderr.count("\n") == 1
+    assert second.stderr.endswith("another process searches there now\n")
+    assert json.loads((study / "args.json").read_text())["trials"] == 2
+    assert first.wait(60) == 0
+    assert [row["trial"] for row in trials_of(study)] == ["0", "1"]
+
+
+def test_searches_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "strftime", lambda _: "now")
+    folders = [str(tune.make_folder(tune.Args())) for _ in range(3)]
+    assert folders == [f"runs/tune/pqn_rnn-now{end}" for end in ("", "-2", "-3")]
+
+
+@pytest.mark.parametrize("script", tune.TRAINING_SCRIPTS)
+def test_the_scripts_arguments_are_read_from_its_text(script):
+    fields = dataclasses.fields(importlib.import_module(script).Args)
+    kinds = {field.name: type(field.default) for field in fields}
+    assert tune.kinds_of(script) == {name: kind if kind in (bool, int, float) else str for name, kind in kinds.items()}
+
+
+def test_the_search_does_not_import_jax_and_the_script_sees_the_devices_that_there_are():
+    program = "import sys, tune; tune.read_settings(sys.argv[1:]); print(sorted({'jax', 'jaxlib'} & set(sys.modules)))"
+    line = [sys.executable, "-c", program, "--search", "gamma=0.9..1", "--", "--num-devices"]
+    two = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([*line, "2"], cwd=ROOT, env=two, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+    done = subprocess.run([*line, "3"], cwd=ROOT, env=two, capture_output=True, text=True)
+    assert done.returncode and "lowest values: --num-devices 3: use a number from 1 to 2" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -180,6 +375,7 @@ def test_values_are_flags_of_the_script():
     [
         ("", "--search: name flags and their ranges"),
         ("--search wings=1..2", "pqn_rnn.py has no wings to search"),
+        ("--search zzzzzz=1..2", "pqn_rnn.py has no zzzzzz to search\n"),
         ("--search learnin_rate=1..2", "did you mean learning_rate"),
         ("--search seed=1..2", "has no seed to search"),
         ("--search learning_rate=1e-2..1e-3", "write NAME=LOW..HIGH"),
@@ -191,22 +387,54 @@ def test_values_are_flags_of_the_script():
         ("--search gamma=0.9..1 --sampler best", "--sampler 'best' is unknown: use one of tpe, random"),
         ("--search gamma=0.9..1 --script evaluate", "--script 'evaluate' is unknown"),
         ("--search gamma=0.9..1 --env-ids CartPole-v1 Catch-bsuite", "what is the best return of CartPole-v1"),
-        ("--search gamma=0.9..1 --best-returns CartPole-v1", "write ID=NUMBER"),
+        ("--search gamma=0.9..1 --best-returns CartPoleEasy", "write ID=NUMBER"),
+        ("--search gamma=0.9..1 --best-returns CartPoleEasy=nan", "use a finite number"),
+        ("--search gamma=0.9..1 --best-returns CartPoleEasy=inf", "use a finite number"),
+        ("--search gamma=0.9..1 --best-returns CartPolEasy=1", "CartPolEasy is none of --env-ids CartPoleEasy"),
+        ("--search gamma=0.9..1 -- --seed 5", "--seed behind --: give it before --"),
+        ("--search gamma=0.9..1 -- --partial-obs --num_seeds=7", "--num_seeds behind --: give it before --"),
+        ("--search gamma=0.9..1 -- --env-id=CartPole-v1", "--env-id behind --: leave it out"),
+        ("--search gamma=0.9..1 -- --run_dir x", "--run_dir behind --: leave it out"),
+        ("--search gamma=0.9..1 -- --resume y", "--resume behind --: leave it out"),
+        ("--search gamma=0.9..1 -- --from-run=y", "--from-run behind --: leave it out"),
+        ("--search gamma=0.9..1 -- --target-return -1", "--target-return behind --: leave it out"),
+        ("--search gamma=0.9..1 -- --wings 3", "--wings behind --: pqn_rnn.py has no such flag"),
+        ("--search gamma=0.9..1 -- --num-env 3", "pqn_rnn.py has no such flag; did you mean --num-envs"),
+        ("--search gamma=0.9..1 -- --help", "--help behind --: pqn_rnn.py has no such flag"),
+        ("--search gamma=0.9..1 -- --num-envs many", "lowest values: Error parsing --num-envs: invalid literal"),
         ("--search num_minibatches=3,4", "pqn_rnn.py refuses the lowest values: --num-minibatches 3 does not divide"),
         (
             "--search gamma=0.9..1 --env-ids Nothing",
             "pqn_rnn.py refuses the lowest values: --env-id 'Nothing' is unknown",
         ),
-        ("--search gamma=0.9..1 --study tests", "--study tests is there and no study"),
+        (
+            "--search gamma=0.9..1 --env-ids CartPoleEasy Catch-bsuite --best-returns Catch-bsuite=1 -- --partial-obs",
+            "lowest values: --env-id Catch-bsuite has no partially observable twin",
+        ),
+        ("--search gamma=0.9..1 --study other", "--study other is there and no study"),
+        ("--search gamma=0.9..1 --study file", "--study file is there and no study"),
+        ("--search gamma=0.9..1 --study file/new", "--study file/new: Not a directory"),
+        ("--study empty", "empty/args.json is broken: Expecting value"),
+        ("--study list", "list/args.json is broken: "),
+        ("--study wings", "wings/args.json is broken: Args.__init__() got an unexpected keyword argument 'wings'"),
+        ("--study typed", "typed/args.json is broken: trials is 'many'"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(flags, words, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
+def test_bad_input_is_refused_in_one_line_and_nothing_is_written(flags, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("other").mkdir()
+    for name, text in {"empty": "", "list": "[]", "wings": '{"wings": 1}', "typed": '{"trials": "many"}'}.items():
+        Path(name).mkdir()
+        Path(name, "args.json").write_text(text)
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
     monkeypatch.setattr(sys, "argv", ["tune.py", *flags.split()])
     with pytest.raises(SystemExit) as stopped:
         tune.run()
     told = capsys.readouterr().err
     assert stopped.value.code == 2 and told.count("\n") == 1 and words in told
+    assert told.startswith("tune.py: error: ")
+    assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before
 
 
 @pytest.mark.slow
