@@ -530,6 +530,9 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
         axes.axhline(np.mean([cell.random for cell in of_task]), color="gray", linestyle=":", label="random policy")
         axes.set_title(args.title if len(tasks) == 1 else task, fontsize=11)
         axes.set_xlim(0, None)
+        if can_be_normalised(of_task[0]):
+            low, high = bounds()[of_task[0].task]
+            axes.set_ylim(at_least(0.1 * (high - low), *axes.get_ylim()))
         axes.grid(alpha=0.3)
         axes.locator_params(axis="x", nbins=6)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -543,6 +546,12 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     if drawn:
         figure.savefig(path, dpi=120)
     return drawn > 0
+
+
+def at_least(height: float, low: float, high: float) -> tuple[float, float]:
+    """The range of an axis, widened to both sides to this height: what is next to nothing should not fill a panel."""
+    missing = max(0.0, height - (high - low)) / 2
+    return low - missing, high + missing
 
 
 def legend(figure, panels, title: str) -> None:

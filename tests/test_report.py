@@ -284,6 +284,11 @@ def test_no_page_is_written_where_another_cannot_be(tmp_path):
     assert "| a |" in (tmp_path / "first.md").read_text()
 
 
+def test_an_axis_of_next_to_nothing_is_widened():
+    assert report.at_least(0.2, -1.0, -0.9) == pytest.approx((-1.05, -0.85))
+    assert report.at_least(0.2, 0.0, 1.0) == (0.0, 1.0)
+
+
 def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
     """A run on two tasks beside runs on each alone: steps are those of the task, a seed may come in each."""
     columns = ("global_step", "seed", "env_id", "task", "partial_obs", "policy", "return_mean")
