@@ -114,7 +114,7 @@ class Args:
     """agents trained together, with seeds SEED, SEED + 1, ..."""
     total_timesteps: int = 1_000_000
     """environment steps of each agent, rounded up to whole updates"""
-    learning_rate: float = 5e-4
+    learning_rate: float = 1.4e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
     """bring the learning rate linearly down"""
@@ -126,13 +126,13 @@ class Args:
     """parallel environments"""
     num_steps: int = 32
     """steps of each environment in one rollout"""
-    num_minibatches: int = 8
+    num_minibatches: int = 16
     """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
     update_epochs: int = 2
     """passes over a rollout"""
     gamma: float = 0.99
     """discount"""
-    q_lambda: float = 0.65
+    q_lambda: float = 0.87
     """lambda of the Q(lambda) returns"""
     max_grad_norm: float = 10.0
     """gradients are scaled down to this global norm"""
@@ -140,7 +140,7 @@ class Args:
     """epsilon at the first step"""
     end_e: float = 0.05
     """epsilon after the exploration fraction"""
-    exploration_fraction: float = 0.4
+    exploration_fraction: float = 0.6
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     memory: str = "MinGRU"
     """memory model: MinGRU or any of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""

@@ -8,12 +8,12 @@ source "$(dirname "$0")/common.sh"
 skittles="--env-id SkittlesEasy --start-e 0.2 --exploration-fraction 0.1 --end-e 0.02 --eval-every 100000"
 skittles="$skittles --eval-episodes 64 --log-every 50000"
 part=skittles
-train pqn_rnn.py $skittles --partial-obs --memory GRU --hidden-size 128 $(smoke_or 3000000)
+train pqn_rnn.py $before_tuning $skittles --partial-obs --memory GRU --hidden-size 128 $(smoke_or 3000000)
 train pqn_mlp.py $skittles --partial-obs $(smoke_or 3000000)
-train pqn_rnn.py $skittles --memory GRU --hidden-size 128 $(smoke_or 1000000)
+train pqn_rnn.py $before_tuning $skittles --memory GRU --hidden-size 128 $(smoke_or 1000000)
 # the first two over three seeds, trained together, at a third of the steps
 part=skittles_seeds
-train pqn_rnn.py $skittles --num-seeds 3 --seed 1 --partial-obs --memory GRU --hidden-size 128 $(smoke_or 1000000)
+train pqn_rnn.py $before_tuning $skittles --num-seeds 3 --seed 1 --partial-obs --memory GRU --hidden-size 128 $(smoke_or 1000000)
 train pqn_mlp.py $skittles --num-seeds 3 --seed 1 --partial-obs $(smoke_or 1000000)
 # CartPole, the pole hidden or not, three seeds together
 part=cartpole
@@ -21,7 +21,7 @@ cartpole="--env-id CartPoleEasy --num-seeds 3 $(smoke_or 100000) --eval-every 50
 for twin in $TWINS; do
     train pqn_mlp.py $cartpole "$(flag_of "$twin")"
     for memory in MinGRU GRU MLP; do
-        train pqn_rnn.py $cartpole "$(flag_of "$twin")" --memory $memory --hidden-size 128
+        train pqn_rnn.py $before_tuning $cartpole "$(flag_of "$twin")" --memory $memory --hidden-size 128
     done
 done
 agents="$RUN_DIR/skittles/*"

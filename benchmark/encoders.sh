@@ -7,7 +7,7 @@ source "$(dirname "$0")/common.sh"
 for seed in $SEEDS; do
     for encoder in ${ENCODERS:-patch paper}; do
         train pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 $(smoke_or 100000) --eval-every 10000 \
-            --encoder "$encoder" --seed "$seed"
+            --encoder "$encoder" --seed "$seed" $before_tuning
     done
 done
 report encoders "CartPoleEasy, partially observable" --by encoder

@@ -54,7 +54,7 @@ class Args:
     out: str = ""
     """path of the files to write, without their endings"""
     by: str = "memory"
-    """argument of the runs that tells the groups apart, or: script"""
+    """argument of the runs that tells the groups apart, or: script; several with + between"""
     training: bool = False
     """a column more: mean return of the last 100 training episodes, as CleanRL has it"""
     title: str = ""
@@ -140,11 +140,14 @@ def steps_per_second(folder: Path) -> float | None:
 
 
 def group_of(about: dict, by: str) -> str:
-    """The value of `by` among a run's arguments, or the script's name. Raises UserError without such an argument."""
+    """The value of `by` among a run's arguments, or the script's name; values of several. Raises UserError without such
+    an argument.
+    """
     values = {"memory": "none"} | about["args"] | {"script": about.get("script")}
-    if values.get(by) is None:
+    found = [values.get(name) for name in by.split("+")]
+    if None in found:
         raise UserError(f"--by {by}: runs have {', '.join(about['args'])}")
-    return str(values[by])
+    return "+".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in found)
 
 
 def rows_of(folder: Path, name: str, args: Args) -> Iterator[dict]:

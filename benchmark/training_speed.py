@@ -49,8 +49,8 @@ TWIN = "--env-id CartPoleEasy --partial-obs"
 PUBLISHED = f"{TWIN} --encoder paper --memory LRU --hidden-size 512 --num-steps 128 --update-epochs 4"
 SETTINGS = {
     "mlp": ("pqn_mlp", TWIN),
-    "patch": ("pqn_rnn", f"{TWIN} --memory MinGRU --hidden-size 128"),
-    "paper": ("pqn_rnn", f"{TWIN} --memory MinGRU --hidden-size 128 --encoder paper"),
+    "patch": ("pqn_rnn", f"{TWIN} --memory MinGRU --hidden-size 128 --num-minibatches 8"),
+    "paper": ("pqn_rnn", f"{TWIN} --memory MinGRU --hidden-size 128 --num-minibatches 8 --encoder paper"),
     "published": ("pqn_rnn", f"{PUBLISHED} --num-envs 16 --num-minibatches 16"),
 }
 FASTEST = "fastest"  # one more setting: the quickest row of the study num_envs
@@ -268,7 +268,8 @@ def study_scripts(args: Args) -> Iterator[dict]:
 def study_memories(args: Args) -> Iterator[dict]:
     """pqn_rnn.py by memory, hidden size and encoder."""
     for encoder, hidden_size, memory in itertools.product(args.encoders, args.hidden_sizes, args.memories):
-        flags = f"{TWIN} --memory {memory} --hidden-size {hidden_size} --encoder {encoder} {args.flags}"
+        sizes = f"--hidden-size {hidden_size} --num-minibatches 8"
+        flags = f"{TWIN} --memory {memory} {sizes} --encoder {encoder} {args.flags}"
         about = {"memory": memory, "hidden_size": hidden_size, "encoder": encoder}
         yield attempt(about, measure, "pqn_rnn.py", flags, args.points, args.point_steps)
 

@@ -136,6 +136,16 @@ def test_a_run_without_an_evaluation_is_left_out_and_told(tmp_path, capsys):
     assert capsys.readouterr().err == f"left out: {tmp_path}/young has no evaluation of the greedy policy\n"
 
 
+def test_groups_are_told_apart_by_several_arguments(tmp_path):
+    rows = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)]
+    write_run(tmp_path, "a", "GRU", rows, num_steps=32, learning_rate=0.001410690937355148)
+    write_run(tmp_path, "b", "GRU", rows, num_steps=16, learning_rate=5e-4)
+    groups = [cell.group for cell in cells_of(tmp_path, by="learning_rate+num_steps")]
+    assert groups == ["0.0005+16", "0.00141+32"]
+    with pytest.raises(report.UserError, match="--by num_steps.gamma: runs have memory, num_steps, learning_rate"):
+        cells_of(tmp_path, by="num_steps+gamma")
+
+
 def test_runs_of_one_name_in_two_folders_are_two(tmp_path):
     for folder, value in (("one", 0.9), ("two", 0.1)):
         write_run(tmp_path / folder, "run", "GRU", [(0, 0, "random", 0.0), (100, 0, "greedy", value)])
