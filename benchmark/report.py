@@ -561,7 +561,8 @@ def legend(figure, panels, title: str) -> None:
     """One legend for all panels, outside of them; the random policy last."""
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
     labels = sorted(lines, key=lambda label: label == "random policy")
-    figure.legend([lines[label] for label in labels], labels, loc="outside right upper", title=title)
+    handles, title = [lines[label] for label in labels], title.replace("+", " +\n")
+    figure.legend(handles, labels, loc="outside right upper", title=title)
 
 
 def draw_together(together: list[Together], args: Args, path: Path) -> None:
