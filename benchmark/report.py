@@ -6,9 +6,10 @@
 
 The first reads `eval.csv` and the TensorBoard events of runs, and writes OUT.csv (a row for each run, seed and
 evaluation) and, of that file alone, OUT.md (the table), OUT.png (greedy return over steps) and OUT_minutes.png (over
-wall time). The second does the latter again: same file, same results. A cell is what one group, told apart by an
-argument of the runs, earned on one id and twin. Behind a ± is the standard deviation over the seeds (divided by their
-number); interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
+wall time). The second does the latter again: same file, same results; with --runs beside it, the table grows by them.
+A cell is what one group, told apart by an argument of the runs, earned on one id and twin. Behind a ± is the standard
+deviation over the seeds (divided by their number); interquartile means and intervals are rliable's (Agarwal et al.
+2021, https://arxiv.org/abs/2108.13264).
 
 `--over` draws OUT_over.png too. With several of popgym_arcade's ids there are also OUT_summary.md (ids by groups),
 OUT_aggregate.md and OUT_aggregate.png: returns of all ids together, 0 being the random policy's and 1 the best possible
@@ -49,8 +50,8 @@ class UserError(ValueError):
 class Args:
     runs: tuple[str, ...] = ()
     """run folders, or patterns of them"""
-    csv: str = ""
-    """instead of runs: a table that was written before"""
+    csv: tuple[str, ...] = ()
+    """tables that were written before, instead of runs or beside them; a run in several counts as the last has it"""
     out: str = ""
     """path of the files to write, without their endings"""
     by: str = "memory"
@@ -66,7 +67,7 @@ class Args:
 
     def checked(self) -> "Args":
         """These arguments. Raises UserError for what does not go together."""
-        if not self.docs and (bool(self.runs) == bool(self.csv) or not self.out):
+        if not self.docs and not ((self.runs or self.csv) and self.out):
             raise UserError("give --runs or --csv, and --out; or --docs alone")
         return self
 
@@ -198,22 +199,31 @@ def collect(args: Args) -> list[dict]:
     return [{name: str(value) for name, value in row.items()} for row in rows]
 
 
-def read_table(args: Args) -> list[dict]:
+def read_table(path: str, by: str) -> list[dict]:
     """The rows of a table that was written before, without what is empty. Raises UserError if it is none."""
     try:
-        with open(args.csv, newline="") as file:
+        with open(path, newline="") as file:
             rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
     except OSError as error:
-        raise UserError(f"--csv {args.csv}: {error.strerror}") from None
-    columns = {args.by, "run", "seed", "env_id", "partial_obs", "policy", "global_step", "return_mean"}
+        raise UserError(f"--csv {path}: {error.strerror}") from None
+    columns = {by, "run", "seed", "env_id", "partial_obs", "policy", "global_step", "return_mean"}
     lacking = columns - set(rows[0] if rows else ())
     if lacking:
-        raise UserError(f"--csv {args.csv}: it lacks {', '.join(sorted(lacking))}")
+        raise UserError(f"--csv {path}: it lacks {', '.join(sorted(lacking))}")
     for line, row in enumerate(rows, 2):
         wrong = [name for name in NUMBERS & set(row) if not is_number(row[name])] + sorted(columns - set(row))
         if wrong:
-            raise UserError(f"--csv {args.csv}: line {line} has no {wrong[0]} that can be read")
+            raise UserError(f"--csv {path}: line {line} has no {wrong[0]} that can be read")
     return rows
+
+
+def all_rows(args: Args) -> list[dict]:
+    """Rows of the tables that were written before, then of the runs; of a run in several places, those of the last."""
+    tables = [read_table(path, args.by) for path in args.csv]
+    if args.runs:
+        tables.append(collect(args))
+    last = {row["run"]: at for at, table in enumerate(tables) for row in table}
+    return [row for at, table in enumerate(tables) for row in table if last[row["run"]] == at]
 
 
 def is_number(text: str) -> bool:
@@ -652,10 +662,12 @@ def filled(page: Path) -> str:
 
 
 def write_table(path: Path, rows: list[dict]) -> None:
-    with path.open("w", newline="") as file:
+    partial = path.with_name(f"{path.name}.partial")  # the table may be the one that was read
+    with partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
+    partial.replace(path)
 
 
 def main(args: Args) -> None:
@@ -665,7 +677,7 @@ def main(args: Args) -> None:
         for page, text in [(Path(page), filled(Path(page))) for page in args.docs]:
             page.write_text(text)
         return
-    rows = read_table(args) if args.csv else collect(args)
+    rows = all_rows(args)
     cells = make_cells(rows, args.by)
     for cell in cells if args.over else ():
         parameter(cell, args.over)

@@ -228,10 +228,27 @@ def test_the_same_table_gives_the_same_files(tmp_path):
     names = sorted(path.name.removeprefix("lambda0.5") for path in out.parent.iterdir())
     assert names == [".csv", ".md", ".png", "_aggregate.md", "_aggregate.png", "_summary.md"]
     report.interval_of.cache_clear()
-    report.main(report.Args(csv=f"{out}.csv", out=str(tmp_path / "again"), title="a title"))
+    report.main(report.Args(csv=(f"{out}.csv",), out=str(tmp_path / "again"), title="a title"))
     for name in names:
         assert Path(f"{out}{name}").read_bytes() == (tmp_path / f"again{name}").read_bytes(), name
     assert Path(f"{out}.png").stat().st_size > 10_000
+
+
+def test_a_table_grows_by_more_runs(tmp_path):
+    def of(value):
+        return [(0, 0, "random", 0.1), (100, 0, "greedy", value)]
+
+    write_run(tmp_path / "runs", "gru", "GRU", of(0.5))
+    write_run(tmp_path / "runs", "lru", "LRU", of(0.25))
+    table = tmp_path / "out.csv"
+    report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(table.with_suffix(""))))
+    write_run(tmp_path / "later", "lru", "LRU", [*of(0.25), (200, 0, "greedy", 0.75)])  # the same run, resumed
+    write_run(tmp_path / "later", "mlp", "MLP", of(0.125))
+    report.main(report.Args(runs=(f"{tmp_path}/later/*",), csv=(str(table),), out=str(table.with_suffix(""))))
+    with table.open(newline="") as file:
+        found = [(row["run"], row["return_mean"]) for row in csv.DictReader(file) if row["policy"] == "greedy"]
+    assert found == [("gru", "0.5"), ("lru", "0.25"), ("lru", "0.75"), ("mlp", "0.125")]
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_returns_over_a_parameter_of_the_environment(tmp_path):
@@ -339,7 +356,7 @@ TABLES = sorted(path for path in (ROOT / "docs/figures").glob("*.csv") if path.w
 def test_the_tables_of_the_pages_come_from_their_files(path):
     with path.open(newline="") as file:
         by = next(csv.reader(file))[1]
-    cells = report.make_cells(report.read_table(report.Args(csv=str(path), out="x", by=by)), by)
+    cells = report.make_cells(report.read_table(str(path), by), by)
     assert report.table(cells, by) == path.with_suffix(".md").read_text()
     arcade = [cell for cell in cells if report.can_be_normalised(cell)]
     wide = path.with_name(f"{path.stem}_summary.md")
