@@ -640,9 +640,11 @@ def main(args: Args) -> dict:
         if not study.get_trials(states=[TrialState.COMPLETE]):
             raise UserError(f"no trial came to its end: {folder / 'trials.csv'} says why")
         best = study.best_trial
-    print(f"best: trial {best.number}, score {best.value:.3f}")
+    print(f"best: trial {best.number}, score {best.value:.3f}; to be trained again with other seeds:")
+    seeds = ["--seed", str(args.seed + args.num_seeds), "--num-seeds", "5"]
     for env_id in args.env_ids:
-        print(f"python {args.script}.py", shlex.join([id_flag(args), env_id, *args.flags, *as_flags(best.params)]))
+        flags = [id_flag(args), env_id, *args.flags, *as_flags(best.params), *seeds]
+        print(f"python {args.script}.py", shlex.join(flags))
     return best.params
 
 

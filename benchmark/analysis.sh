@@ -24,11 +24,18 @@ for twin in $TWINS; do
         train pqn_rnn.py $before_tuning $cartpole "$(flag_of "$twin")" --memory $memory --hidden-size 128
     done
 done
-agents="$RUN_DIR/skittles/*"
-analyse evaluate.py evaluate_seeds --runs "$RUN_DIR/skittles_seeds/*/*__*" --twin both --episodes 256 --seed 1
-analyse evaluate.py evaluate --runs "$agents/*__*" --twin both --episodes 256 --seed 1
-analyse saliency.py saliency --runs "$agents/*rnn*" --twin both
-analyse saliency.py perturbation --runs "$agents/*pomdp*rnn*" --kind perturbation --lag 0 1 2 --at 30
-analyse recall_density.py recall_density --runs "$agents/*__*" --episodes 64
-analyse contamination.py contamination --runs "$agents/*pomdp*" --episodes 64 --at 20 --first 20 --steps 25
-analyse gap_and_bias.py gap_and_bias --runs "$RUN_DIR/cartpole/*/*__*"
+mapfile -t runs < <(runs_of "*__*")
+analyse gap_and_bias.py gap_and_bias --runs "${runs[@]}"
+part=skittles_seeds
+mapfile -t runs < <(runs_of "*__*")
+analyse evaluate.py evaluate_seeds --runs "${runs[@]}" --twin both --episodes 256 --seed 1
+part=skittles
+mapfile -t runs < <(runs_of "*__*")
+analyse evaluate.py evaluate --runs "${runs[@]}" --twin both --episodes 256 --seed 1
+analyse recall_density.py recall_density --runs "${runs[@]}" --episodes 64
+mapfile -t runs < <(runs_of "*pomdp*")
+analyse contamination.py contamination --runs "${runs[@]}" --episodes 64 --at 20 --first 20 --steps 25
+mapfile -t runs < <(runs_of "*rnn*")
+analyse saliency.py saliency --runs "${runs[@]}" --twin both
+mapfile -t runs < <(runs_of "*pomdp*rnn*")
+analyse saliency.py perturbation --runs "${runs[@]}" --kind perturbation --lag 0 1 2 --at 30

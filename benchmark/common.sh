@@ -10,8 +10,8 @@
 #   PYTHON     (.venv/bin/python)
 # RUN_DIR has a folder for each command. What is complete is not run again, what was interrupted goes on from its last
 # checkpoint, and what fails is told at the end, with exit code 1. Ctrl-C (or SIGTERM) stops the training, which saves
-# itself, and the list. A list says before it reads this file which settings it takes no notice of (WITHOUT), and whether
-# its ids are not those of the games (OWN_IDS).
+# itself, and the list. A list says before it reads this file which of BUDGET, SEEDS, ENVS and TWINS it takes no notice of
+# (WITHOUT), and whether its ids are not those of the games (OWN_IDS).
 # shellcheck shell=bash
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -99,7 +99,7 @@ smoke_or() { # steps of every other budget; steps of smoke (1: one update) and f
 }
 
 train() { # script and flags: trains, or goes on with it, unless it is complete
-    local place flags=() saved lock
+    local place flags=() saved lock trained_by
     place="$RUN_DIR/${part:+$part/}$(printf %s "$*" | cksum | cut -d ' ' -f 1)"
     places+=("$place")
     if [ -n "$DRY_RUN" ]; then
@@ -108,6 +108,8 @@ train() { # script and flags: trains, or goes on with it, unless it is complete
     fi
     if [ -e "$place/complete" ]; then
         echo "complete: $*"
+        [ ! -s "$place/complete" ] || [ "$(cat "$place/complete")" = "$(code_of "$1")" ] ||
+            echo "that was with other code; remove $place to train it again" >&2
         return
     fi
     mkdir -p "$place"
@@ -128,12 +130,17 @@ train() { # script and flags: trains, or goes on with it, unless it is complete
     done
     [ ${#flags[@]} -gt 0 ] || flags=("${@:2}" --run-dir "$place")
     echo "$1 ${flags[*]}"
-    if call "$1" "${flags[@]}"; then touch "$place/complete"; else failed+=("exit $?: $*"); fi
+    trained_by="$(code_of "$1")"
+    if call "$1" "${flags[@]}"; then echo "$trained_by" > "$place/complete"; else failed+=("exit $?: $*"); fi
     exec {lock}>&-
 }
 
+code_of() { # script -> a checksum of it and of the package beside it
+    { cat "$1" "$(dirname "$1")"/popgym_arcade/{,environments/}*.py || true; } 2> /dev/null | cksum
+}
+
 call() { # script and flags: Python, which a signal to the list reaches too; its exit code
-    "$PYTHON" "$@" &
+    setsid "$PYTHON" "$@" & # in a group of its own: a terminal's Ctrl-C comes through `stop` alone, once
     child=$!
     wait "$child" || local code=$?
     child=""
@@ -149,6 +156,7 @@ stop() { # number of a signal: stops the training, which saves itself, and the l
     echo "stopped; the same command goes on" >&2
     exit $((128 + $1))
 }
+trap 'stop 1' HUP
 trap 'stop 2' INT
 trap 'stop 15' TERM
 
@@ -169,13 +177,14 @@ runs_of() { # pattern of run folders' names -> patterns of the runs of the comma
     done
 }
 
-analyse() { # script of an analysis, name of its folder, flags; made again when a training is newer
-    local folder="$OUT/$2"
+analyse() { # script of an analysis, name of its folder, flags; made again with other flags, or when a training is newer
+    local folder="$OUT/$2" command="$1 ${*:3}"
     if [ -n "$DRY_RUN" ]; then
         told "$1" --out "$folder" "${@:3}"
         return
     fi
-    if [ -e "$folder" ] && [ -z "$(find "$RUN_DIR" -name complete -newer "$folder")" ]; then
+    if [ -e "$folder" ] && [ "$(cat "$folder/command" 2> /dev/null)" = "$command" ] &&
+        [ -z "$(find "$RUN_DIR" -name complete -newer "$folder")" ]; then
         echo "there already: $folder"
         return
     fi
@@ -183,6 +192,7 @@ analyse() { # script of an analysis, name of its folder, flags; made again when 
     if call "$1" --out "$folder.partial" "${@:3}"; then
         [ ! -e "$folder" ] || mv "$folder" "$folder.$(date -r "$folder" +%Y%m%d-%H%M%S)"
         mv "$folder.partial" "$folder"
+        echo "$command" > "$folder/command"
         touch "$folder"
     else
         failed+=("exit $?: $*")

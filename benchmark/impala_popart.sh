@@ -1,16 +1,26 @@
 #!/usr/bin/env bash
-# Many games at once (docs/impala_popart.md): rewards that differ by a factor of 1000 with and without PopArt, five seeds
-# trained together; four games alone, together, and together with PopArt, the speed of these, and what the trained
-# networks look at (docs/filter_comparison.md). Settings: see common.sh; ENVS are the games.
+# Many games at once (docs/impala_popart.md): rewards that differ by a factor of 1000 with and without PopArt, seeds (five
+# unless SEEDS says others) trained together; four games alone, together, and together with PopArt, the speed of these,
+# and what the trained networks look at (docs/filter_comparison.md). Settings: see common.sh; ENVS are the games.
 #   OUT=docs/figures benchmark/impala_popart.sh
 ENVS="${ENVS:-BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy}"
-WITHOUT="BUDGET TWINS"
+WITHOUT="TWINS"
+seeds_of_scales="${SEEDS:+given}"
 source "$(dirname "$0")/common.sh"
-scales="--env-ids CartPoleEasy BreakoutEasy --popart-beta 0.01 --update-epochs 4 $(smoke_or 250000) --num-seeds 5"
-scales="$scales --eval-every 50000 --eval-episodes 64"
+[ -n "$seeds_of_scales" ] && seeds_of_scales="$seeds" || seeds_of_scales="--num-seeds 5"
 count=$(wc -w <<< "$ENVS")
-together="--env-ids $ENVS $(smoke_or $((150000 * count))) --eval-every $((15000 * count)) --save-every 30000 --checkpoint-every 30000"
-alone="$(smoke_or 150000) --eval-every 15000 --save-every 30000 --checkpoint-every 30000"
+of_scales=250000 of_game=150000 large="" of_games=""
+case "$BUDGET" in
+    gpu | paper) # the paper has no such training
+        of_scales=20000000 of_game=10000000 large="--num-minibatches 16 --precision bfloat16 --num-envs"
+        of_games="$large $((64 * count))"
+        ;;
+esac
+scales="--env-ids CartPoleEasy BreakoutEasy --popart-beta 0.01 --update-epochs 4 $(smoke_or $of_scales) $seeds_of_scales"
+scales="$scales --eval-every $((of_scales / 5)) --eval-episodes 64 ${large:+$large 128}"
+saved="--save-every $((of_game / 5)) --checkpoint-every $((of_game / 5))"
+together="--env-ids $ENVS $(smoke_or $((of_game * count))) --eval-every $((of_game / 10 * count)) $saved $of_games"
+alone="$(smoke_or $of_game) --eval-every $((of_game / 10)) $saved ${large:+$large 64}"
 part=scales
 for normalization in none popart; do
     train impala_popart.py $scales --reward-scales 10 0.01 --value-normalization $normalization

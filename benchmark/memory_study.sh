@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The study of the paper: train every memory on both twins, then every figure: returns, observability gap and memory
-# bias, pixels that are used, how far back, and what one bad frame does (docs/analysis.md). Settings: see common.sh.
+# The study of the paper: train MEMORIES, and no memory, on both twins, then every figure: returns, observability gap and
+# memory bias, pixels that are used, how far back, and what one bad frame does (docs/analysis.md). Settings: see common.sh.
 #   BUDGET=cpu MEMORIES="MinGRU LRU GRU" benchmark/memory_study.sh
 case "${BUDGET:-cpu}" in
     smoke) ENVS="${ENVS:-CartPoleEasy}" ;;

@@ -22,7 +22,8 @@ for when in before after; do
     if [ $when = before ]; then
         part="before_$commit" folder="$before/"
     else
-        part="after_$(git rev-parse --short HEAD)_$(git diff HEAD -- '*.py' | cksum | cut -d ' ' -f 1)" folder=""
+        changed="$(git diff HEAD -- '*.py'; git ls-files -o --exclude-standard -z -- '*.py' | xargs -0r cat)"
+        part="after_$(git rev-parse --short HEAD)_$(cksum <<< "$changed" | cut -d ' ' -f 1)" folder=""
     fi
     train "${folder}pqn_mlp.py" $vectors --q-lambda 0.9 --exploration-fraction 0.5 $(smoke_or 100000) $seeds
     train "${folder}ppo_mlp.py" $vectors $(smoke_or 100000) $seeds

@@ -41,7 +41,7 @@ REPEATS = 15
 class Args:
     script: str = "pqn_rnn"
     """training script"""
-    flags: str = "--env-id CartPoleEasy --partial-obs --hidden-size 128"
+    flags: str = "--env-id CartPoleEasy --partial-obs --hidden-size 128 --num-minibatches 8"
     """flags of the training on one device; NUM_ENVS is multiplied by the number of devices"""
     num_envs: int = 32
     """environments of each device"""

@@ -1,6 +1,7 @@
 """benchmark/*.sh: every command has arguments that its script takes, at every budget, and none is run twice."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,7 +23,8 @@ BUDGETS = ("smoke", "cpu", "gpu", "paper")
 # its time, saves itself when it is stopped, and fails, each if it is told to.
 IN_PLACE_OF_PYTHON = """#!/bin/bash
 echo "$*" >> "$CALLS"
-trap 'echo saved >> "$CALLS"; exit 143' TERM
+ps -o pgid= $$ > "$CALLS.group"
+trap 'echo saved >> "$CALLS"; kill $!; exit 143' TERM
 run="" script="$1"
 while [ $# -gt 0 ]; do
     if [ "$1" = --run-dir ]; then
@@ -33,7 +35,7 @@ while [ $# -gt 0 ]; do
     [ "$1" != --out ] || [[ $script == benchmark/* ]] || mkdir -p "$2"
     shift
 done
-if [ -n "${SLEEPS:-}" ] && [ -n "$run" ]; then sleep 60 & wait $!; fi
+if [ -n "${SLEEPS:-}" ] && [ -n "$run" ]; then sleep 60 > /dev/null 2>&1 & wait $!; fi
 [[ -z "${FAILS:-}" || $script != ${FAILS}* ]]
 """
 
@@ -56,7 +58,8 @@ def run(path: Path, tmp_path: Path, **settings) -> subprocess.CompletedProcess:
 def start(path: Path, tmp_path: Path, **settings) -> subprocess.Popen:
     """The list whose first training does not end by itself, once that is under way."""
     env = environment(tmp_path, settings | {"SLEEPS": "1"})
-    process = subprocess.Popen([path], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    process = subprocess.Popen([path], env=env, **how)
     while not calls(tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
@@ -83,10 +86,11 @@ def test_every_command_is_one_that_its_script_takes(path, budget, tmp_path):
     seen = set()
     for name, *flags in found:
         stem = Path(name).stem
-        kinds = tuple(flag for flag in flags if flag.startswith("--") and flag not in ("--seed", "--run-dir"))
-        if (stem, kinds) in seen:  # the same flags with other values
+        given = re.split(r" (?=--)", " ".join(flags))
+        new = {(stem, flag) for flag in given if flag.split()[0] not in ("--seed", "--run-dir")} - seen
+        if not new:  # each flag was there with this value
             continue
-        seen.add((stem, kinds))
+        seen |= new
         unpacked_later = Path(name).parent.name.startswith("scripts_")  # of the commit that it compares with
         assert (ROOT / (Path(name).name if unpacked_later else name)).is_file()
         if stem in ALL:
@@ -105,10 +109,14 @@ def test_what_is_complete_is_not_run_again(tmp_path):
     again = run(path, tmp_path, **settings)
     assert "complete: pqn_mlp.py --env-id CartPoleEasy" in again.stdout
     assert [call.split()[0] for call in calls(tmp_path)[2:]] == ["benchmark/report.py"]
+    assert "other code" not in again.stderr
+    (complete,) = tmp_path.glob("runs/*/complete")
+    complete.write_text("1 2\n")
+    assert f"that was with other code; remove {complete.parent} to train it again" in run(path, tmp_path, **settings).stderr
     run(path, tmp_path, **settings, SEEDS="0 1")  # another command, and a report of its run alone
-    assert "--num-seeds 2" in calls(tmp_path)[3]
+    assert "--num-seeds 2" in calls(tmp_path)[4]
     reports = [call.split("--runs ")[1].split(" --out")[0] for call in calls(tmp_path) if "report.py" in call]
-    assert reports[0] == reports[1] != reports[2] and all(len(each.split()) == 1 for each in reports)
+    assert reports[0] == reports[1] == reports[2] != reports[3] and all(len(each.split()) == 1 for each in reports)
 
 
 def test_what_was_interrupted_goes_on_and_what_failed_is_told(tmp_path):
@@ -131,11 +139,12 @@ def test_what_died_before_its_first_checkpoint_begins_anew_and_is_kept(tmp_path)
     assert len(list((tmp_path / "runs.unfinished").glob("*/run__0"))) == 2
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_the_training_which_saves_itself_and_the_list(sent, code, tmp_path):
     settings = {"ENVS": "CartPoleEasy BreakoutEasy", "TWINS": "mdp"}
     process = start(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
-    process.send_signal(sent)
+    assert int((tmp_path / "calls.group").read_text()) != process.pid  # a terminal's Ctrl-C is to the list's group
+    os.killpg(process.pid, sent)
     _, said = process.communicate(timeout=60)
     assert process.returncode == code and said == "stopped; the same command goes on\n"
     assert len(calls(tmp_path)) == 2 and calls(tmp_path)[1] == "saved"
@@ -167,10 +176,12 @@ def test_an_analysis_is_made_again_when_it_failed_or_a_training_is_newer(tmp_pat
     assert run(path, tmp_path, **settings).returncode == 0 and analyses() == 1
     (tmp_path / "out/contamination/picture.png").touch()
     assert run(path, tmp_path, **settings).returncode == 0 and analyses() == 0
+    assert run(path, tmp_path, **settings | {"MEMORIES": "GRU LRU"}).returncode == 0
+    assert run(path, tmp_path, **settings).returncode == 0 and analyses() == 2  # first of more runs, then of fewer
+    assert list(tmp_path.glob("out/contamination.2*/picture.png"))
     time.sleep(1.1)  # folders' times are compared by the second on some disks
     assert run(path, tmp_path, **settings, TWINS="mdp", SEEDS="1 2").returncode == 0 and analyses() == 1
-    (kept,) = tmp_path.glob("out/contamination.2*")
-    assert (kept / "picture.png").exists() and not list(tmp_path.glob("out/*.partial"))
+    assert not list(tmp_path.glob("out/*.partial"))
 
 
 def test_settings_that_a_list_does_not_take_are_told(tmp_path):
