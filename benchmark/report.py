@@ -67,7 +67,7 @@ class Args:
 
     def checked(self) -> "Args":
         """These arguments. Raises UserError for what does not go together."""
-        if not self.docs and not ((self.runs or self.csv) and self.out):
+        if bool(self.docs) == bool(self.runs or self.csv) or bool(self.docs) == bool(self.out):
             raise UserError("give --runs or --csv, and --out; or --docs alone")
         return self
 
@@ -157,6 +157,7 @@ def rows_of(folder: Path, name: str, args: Args) -> Iterator[dict]:
     """
     about, rows = read_run(folder)
     group = group_of(about, args.by)
+    origin = {key: about[key] for key in ("git_commit", "device") if about.get(key)}
     if not any(row["policy"] == "greedy" for row in rows):
         print(f"left out: {folder} has no evaluation of the greedy policy", file=sys.stderr)
         return
@@ -176,7 +177,7 @@ def rows_of(folder: Path, name: str, args: Args) -> Iterator[dict]:
             charts = row["task"] if tasks > 1 else "charts"
             training = last_episodes(seeded if seeded.exists() else folder, charts=charts)
             more |= {} if training is None else {"training_return": training}
-        yield {"run": name, args.by: group, **row, **more}
+        yield {"run": name, args.by: group, **row, **more, **origin}
 
 
 def collect(args: Args) -> list[dict]:
@@ -206,6 +207,8 @@ def read_table(path: str, by: str) -> list[dict]:
             rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
     except OSError as error:
         raise UserError(f"--csv {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise UserError(f"--csv {path}: this is no table") from None
     columns = {by, "run", "seed", "env_id", "partial_obs", "policy", "global_step", "return_mean"}
     lacking = columns - set(rows[0] if rows else ())
     if lacking:
@@ -248,13 +251,13 @@ class Cell:
 
     @property
     def seeds(self) -> dict[str, dict[int, float]]:
-        """Mean return of the greedy policy by seed and step."""
+        """Mean return of the greedy policy by seed, in order, and step."""
         found: dict[str, dict[int, float]] = {}
         for row in self.rows:
             if row["policy"] == "greedy":
                 step = int(row.get("task_steps", row["global_step"]))
                 found.setdefault(row["seed"], {})[step] = float(row["return_mean"])
-        return found
+        return {seed: found[seed] for seed in sorted(found, key=natural)}
 
     @property
     def final(self) -> np.ndarray:
@@ -282,12 +285,12 @@ class Cell:
         return means if len(means) == len(steps) > 1 and means[-1] > means[0] else None
 
     def of_runs(self, name: str) -> list[float]:
-        """The greatest value of a column in each run; none where the column is not there."""
+        """The greatest value of a column in each run; none where the column is not there in every one."""
         found: dict[str, float] = {}
         for row in self.rows:
             if name in row:
                 found[row["run"]] = max(float(row[name]), found.get(row["run"], -np.inf))
-        return list(found.values())
+        return list(found.values()) if len(found) == len({row["run"] for row in self.rows}) else []
 
 
 def make_cells(rows: list[dict], by: str) -> list[Cell]:
@@ -313,8 +316,8 @@ def make_cells(rows: list[dict], by: str) -> list[Cell]:
         if len(runs) > len({seed for seed, _ in runs}):
             raise UserError(f"{by} {key[2]}: a seed twice, in {', '.join(sorted({run for _, run in runs}))}")
         cells.append(Cell(*key, tuple(found[key])))
-        if not cells[-1].seeds:
-            raise UserError(f"{by} {key[2]}, {key[0]}: no evaluation of the greedy policy")
+        for policy in {"greedy", "random"} - {row["policy"] for row in found[key]}:
+            raise UserError(f"{by} {key[2]}, {key[0]}: no evaluation of the {policy} policy")
     return cells
 
 
@@ -419,7 +422,7 @@ def table(cells: list[Cell], by: str) -> str:
                 estimate(final),
                 ", ".join(f"{value:.{min(number, 2)}f}" for value in final),
                 f"{cell.random:.{number}f}",
-                of_seeds(list(training.values())) if training else "",
+                of_seeds(list(training.values())) if len(training) == len(final) else "",
                 f"{np.median(speed):,.0f}" if speed else "",
                 f"{max(minutes):.1f}" if minutes else "",
             ]

@@ -112,7 +112,8 @@ def test_what_is_complete_is_not_run_again(tmp_path):
     assert "other code" not in again.stderr
     (complete,) = tmp_path.glob("runs/*/complete")
     complete.write_text("1 2\n")
-    assert f"that was with other code; remove {complete.parent} to train it again" in run(path, tmp_path, **settings).stderr
+    said = run(path, tmp_path, **settings).stderr
+    assert said == f"that was with other code; remove {complete.parent} to train it again\n"
     run(path, tmp_path, **settings, SEEDS="0 1")  # another command, and a report of its run alone
     assert "--num-seeds 2" in calls(tmp_path)[4]
     reports = [call.split("--runs ")[1].split(" --out")[0] for call in calls(tmp_path) if "report.py" in call]

@@ -251,6 +251,17 @@ def test_a_table_grows_by_more_runs(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_the_order_of_runs_changes_nothing_and_what_a_seed_lacks_is_not_told_of_all(tmp_path):
+    for seed, value in ((10, 0.5), (2, 0.25)):
+        write_run(tmp_path, f"a{seed}", "GRU", [(0, seed, "random", 0.0), (100, seed, "greedy", value)])
+    rows = report.collect(report.Args(runs=(f"{tmp_path}/*",), out="x"))
+    tables = [report.table(report.make_cells(order, "memory"), "memory") for order in (rows, rows[::-1])]
+    assert tables[0] == tables[1] and lines_of(tables[0])[0]["each seed"] == "0.25, 0.50"
+    known = [row | ({"minutes": "3", "training_return": "0.1"} if row["seed"] == "2" else {}) for row in rows]
+    (line,) = lines_of(report.table(report.make_cells(known, "memory"), "memory"))
+    assert not line.get("minutes") and not line.get("last 100 training episodes")
+
+
 def test_returns_over_a_parameter_of_the_environment(tmp_path):
     for length in (20, 3):
         for memory, value in (("GRU", 1.0), ("MLP", 1 / length)):
@@ -275,6 +286,9 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path):
         ("--runs FOLDER/twice* --out OUT", "a seed twice, in twice0, twice1"),
         ("--runs FOLDER/broken --out OUT", "broken is no run folder"),
         ("--csv FOLDER/young.csv --out OUT", "GRU, Task: no evaluation of the greedy policy"),
+        ("--csv FOLDER/unlike.csv --out OUT", "GRU, Task: no evaluation of the random policy"),
+        ("--csv FOLDER/picture.csv --out OUT", "picture.csv: this is no table"),
+        ("--docs FOLDER/page.md --csv FOLDER/young.csv", "give --runs or --csv, and --out; or --docs alone"),
         ("--csv FOLDER/words.csv --out OUT", "line 2 has no return_mean that can be read"),
         ("--docs FOLDER/nowhere.md", "there is no such page"),
         ("--runs FOLDER/a*", "give --runs or --csv, and --out; or --docs alone"),
@@ -289,8 +303,9 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
         write_run(tmp_path, name, "GRU", [(0, 0, "random", 0.2), (100, 0, "greedy", 0.2)])
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/eval.csv").write_text("global_step")
-    for name, value in (("young", "0.2"), ("words", "much")):
-        lines = "run,memory", ",".join(COLUMNS), f"a,GRU,0,0,Task,False,random,{value}"
+    (tmp_path / "picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
+    for name, policy, value in (("young", "random", "0.2"), ("unlike", "greedy", "0.2"), ("words", "random", "much")):
+        lines = "run,memory", ",".join(COLUMNS), f"a,GRU,0,0,Task,False,{policy},{value}"
         (tmp_path / f"{name}.csv").write_text(f"{lines[0]},{lines[1]}\n{lines[2]}\n")
     (tmp_path / "page.md").write_text("<!-- report: nothing.md -->\n<!-- end -->\n")
     line = flags.replace("FOLDER", str(tmp_path)).replace("OUT", str(tmp_path / "out")).split()
