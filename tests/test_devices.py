@@ -106,6 +106,13 @@ def test_what_does_not_divide_is_refused_with_what_does(monkeypatch, envs, minib
         pqn_rnn.check_devices(args, group=minibatches)
 
 
+def test_the_page_has_the_words_of_the_refusal(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    with pytest.raises(pqn_rnn.UserError) as error:
+        pqn_rnn.check_devices(pqn_rnn.Args(), group=pqn_rnn.Args.num_minibatches)
+    assert f"pqn_rnn.py: error: {error.value}" in " ".join((ROOT / "docs/scaling.md").read_text().split())
+
+
 @pytest.mark.parametrize(
     "envs, minibatches, seeds, count", [(32, 4, 1, 8), (30, 2, 8, 8), (30, 2, 16, 8), (8, 1, 1, 1)]
 )

@@ -390,3 +390,11 @@ def test_the_pages_have_these_tables(path):
 def test_every_table_stands_on_a_page():
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     assert [path.stem for path in TABLES if f"<!-- report: figures/{path.stem}" not in pages] == []
+
+
+def test_every_picture_stands_on_a_page():
+    pages = "".join(path.read_text() for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+    pictures = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs/figures").rglob("*.png")]
+    assert (
+        pictures and [name for name in pictures if f"]({name})" not in pages and f"](docs/{name})" not in pages] == []
+    )
