@@ -59,7 +59,7 @@ def start(path: Path, tmp_path: Path, **settings) -> subprocess.Popen:
     """The list whose first training does not end by itself, once that is under way."""
     env = environment(tmp_path, settings | {"SLEEPS": "1"})
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    process = subprocess.Popen([path], env=env, **how)
+    process = subprocess.Popen(["env", "--default-signal=HUP", path], env=env, **how)  # nohup has bash not trap it
     while not calls(tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
