@@ -39,3 +39,5 @@ mapfile -t runs < <(runs_of "*rnn*")
 analyse saliency.py saliency --runs "${runs[@]}" --twin both
 mapfile -t runs < <(runs_of "*pomdp*rnn*")
 analyse saliency.py perturbation --runs "${runs[@]}" --kind perturbation --lag 0 1 2 --at 30
+found=(evaluate evaluate_seeds gap_and_bias recall_density contamination)
+run benchmark/analysis_tables.py --folders "${found[@]/#/$OUT/}" --out "$OUT/pages"

@@ -7,9 +7,9 @@
 The first reads `eval.csv` and the TensorBoard events of runs, and writes OUT.csv (a row for each run, seed and
 evaluation) and, of that file alone, OUT.md (the table), OUT.png (greedy return over steps) and OUT_minutes.png (over
 wall time). The second does the latter again: same file, same results; with --runs beside it, the table grows by them.
-A cell is what one group, told apart by an argument of the runs, earned on one id and twin. Behind a ± is the standard
-deviation over the seeds (divided by their number); interquartile means and intervals are rliable's (Agarwal et al.
-2021, https://arxiv.org/abs/2108.13264).
+A cell is what one group, told apart by an argument of the runs, earned on one id and twin; where its runs differ in
+more than their seed, that is told. Behind a ± is the standard deviation over the seeds (divided by their number);
+interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
 
 `--over` draws OUT_over.png too. With several of popgym_arcade's ids there are also OUT_summary.md (ids by groups),
 OUT_aggregate.md and OUT_aggregate.png: returns of all ids together, 0 being the random policy's and 1 the best possible
@@ -39,6 +39,12 @@ from gap_and_bias import numpy_seed  # noqa: E402
 RESAMPLES = 2_000  # of the seeds, for an interval
 TRIMMED = "interquartile mean"
 NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "training_return"}  # columns of OUT.csv
+MAY_DIFFER = {  # arguments, between the runs of a cell
+    *("seed", "num_seeds", "total_timesteps", "target_return", "exp_name", "eval_episodes", "save_every"),
+    *("save_buffer", "log_every", "eval_every", "checkpoint_every", "capture_video", "run_dir", "resume", "from_run"),
+    *("num_devices", "distributed", "coordinator_address", "num_processes", "process_id"),
+    *("deterministic", "compile_cache", "track", "wandb_project_name", "wandb_entity"),
+}
 EXTRAS = ("_minutes.png", "_over.png", "_summary.md", "_aggregate.md", "_aggregate.png")  # written where they apply
 
 
@@ -151,6 +157,22 @@ def group_of(about: dict, by: str) -> str:
     return "+".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in found)
 
 
+def told_apart(abouts: Sequence[dict], by: str) -> list[str]:
+    """A line for each cell whose runs, by what their `args.json` say, were not trained alike."""
+    cells: dict[tuple, list[dict]] = {}
+    for about in abouts:
+        where = [str(about["args"].get(name)) for name in ("env_id", "env_ids", "partial_obs", "env_params")]
+        cells.setdefault((group_of(about, by), *where), []).append({"script": about.get("script")} | about["args"])
+    lines = []
+    for (group, *_), runs in cells.items():
+        names = sorted(set().union(*runs) - MAY_DIFFER)
+        values = {name: list(dict.fromkeys(str(run.get(name)) for run in runs)) for name in names}
+        found = [f"{name} ({', '.join(each)})" for name, each in values.items() if len(each) > 1]
+        if found:
+            lines.append(f"--by {by}: runs of {group} are put together that differ in {', '.join(found)}")
+    return list(dict.fromkeys(lines))
+
+
 def rows_of(folder: Path, name: str, args: Args) -> Iterator[dict]:
     """Rows of OUT.csv: a run's evaluations, its name and group, minutes so far, its speed, and more if asked for. None
     of a run that has not evaluated its greedy policy yet, which is told.
@@ -194,6 +216,8 @@ def collect(args: Args) -> list[dict]:
         folders |= dict.fromkeys(match.resolve() for match in matches)
     names = [folder.name for folder in folders]
     told = {folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders}
+    for line in told_apart([read_run(folder)[0] for folder in folders], args.by):
+        print(line, file=sys.stderr)
     rows = [row for folder, name in told.items() for row in rows_of(folder, name, args)]
     if not rows:
         raise UserError("--runs: no run has evaluated its greedy policy yet")

@@ -146,6 +146,18 @@ def test_groups_are_told_apart_by_several_arguments(tmp_path):
         cells_of(tmp_path, by="num_steps+gamma")
 
 
+def test_runs_of_a_cell_that_were_not_trained_alike_are_told(tmp_path, capsys):
+    for seed, rate in enumerate((5e-4, 5e-4, 1e-3)):
+        rows = [(0, seed, "random", 0.1), (100, seed, "greedy", 0.5)]
+        write_run(tmp_path, f"a{seed}", "GRU", rows, seed=seed, run_dir=f"runs/{seed}", learning_rate=rate)
+        write_run(tmp_path, f"b{seed}", "LRU", rows, seed=seed, env_ids=[f"Task{seed}"], learning_rate=rate)
+    assert [len(cell.final) for cell in cells_of(tmp_path) if cell.group == "GRU"] == [3]
+    said = "--by memory: runs of GRU are put together that differ in learning_rate (0.0005, 0.001)\n"
+    assert capsys.readouterr().err == said
+    cells_of(tmp_path, by="memory+learning_rate")
+    assert capsys.readouterr().err == ""
+
+
 def test_runs_of_one_name_in_two_folders_are_two(tmp_path):
     for folder, value in (("one", 0.9), ("two", 0.1)):
         write_run(tmp_path / folder, "run", "GRU", [(0, 0, "random", 0.0), (100, 0, "greedy", value)])

@@ -1,0 +1,230 @@
+"""Markdown tables of what the analysis scripts found, for the pages.
+
+    python benchmark/analysis_tables.py --csv docs/figures/analysis/*.csv
+    python benchmark/analysis_tables.py --folders analysis/recall_density-* analysis/contamination-* --out pages
+
+For each CSV of evaluate.py, recall_density.py, contamination.py (its summary), gap_and_bias.py or filter_comparison.py
+(its summary), told apart by their columns, a table of the same name that ends in .md is written beside it; other CSV
+files are left alone. Of folders that the scripts wrote, OUT gets this CSV, under the folder's name, its table, and the
+pictures that are of all runs together. Pages take the tables in by `<!-- report: FILE -->` (benchmark/report.py
+--docs). Intervals are those that the scripts wrote; of evaluate.py's several seeds its own bootstrap over the means.
+"""
+
+import csv
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+from benchmark.report import markdown  # noqa: E402
+from evaluate import interval  # noqa: E402
+
+
+class UserError(ValueError):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Args:
+    csv: tuple[str, ...] = ()
+    """tables that the analysis scripts wrote"""
+    folders: tuple[str, ...] = ()
+    """folders that they wrote, instead"""
+    out: str = ""
+    """folder for what is taken from FOLDERS"""
+
+    def checked(self) -> "Args":
+        """These arguments. Raises UserError for what does not go together."""
+        if bool(self.csv) == bool(self.folders) or bool(self.folders) != bool(self.out):
+            raise UserError("give --csv, or --folders and --out")
+        return self
+
+
+def between(value: float, low: float, high: float) -> str:
+    """A value with its interval; alone where that is the value itself."""
+    value, low, high = (float(number) for number in (value, low, high))
+    return f"{value:.3f}" + ("" if low == value == high else f" ({low:.3f} to {high:.3f})")
+
+
+def agent_of(row: dict) -> dict[str, str]:
+    """What tells agents apart, by the heads of a table."""
+    trained = {"True": "pomdp", "False": "mdp"}[row["trained_partial_obs"]]
+    return {"id": row["trained_env_id"], "script": row["script"], "memory": row["memory"], "trained on": trained}
+
+
+def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, list[dict]]]:
+    """The rows that have the same key, in order of the keys."""
+    found: dict[tuple, list[dict]] = {}
+    for row in rows:
+        found.setdefault(tuple(key(row).items()), []).append(row)
+    return [(dict(items), found[items]) for items in sorted(found)]
+
+
+def returns_on_both_twins(rows: list[dict]) -> list[dict]:
+    """Of evaluate.csv: a line for each agent, the seeds of a training together; both twins beside each other."""
+
+    def agent(row: dict) -> dict:
+        return agent_of(row) | {"steps": f"{int(row['global_step']):,}"}
+
+    def told(of_twin: list[dict]) -> str:
+        if len(of_twin) == 1:
+            return between(*(of_twin[0][name] for name in ("return_mean", "return_low", "return_high")))
+        means = np.array([float(row["return_mean"]) for row in of_twin])
+        return between(means.mean(), *interval(means))
+
+    lines = []
+    for about, of_agent in grouped(rows, agent):
+        twins = {twin: [row for row in of_agent if row["twin"] == twin] for twin in ("mdp", "pomdp")}
+        seeds = {row["seed"] for row in of_agent}
+        if any(len(of_twin) not in (0, len(seeds)) for of_twin in twins.values()):
+            raise UserError(f"the same seed of {', '.join(about.values())} is there twice")
+        shown = {f"return on the {twin}": told(of_twin) if of_twin else "" for twin, of_twin in twins.items()}
+        own = sorted(twins[about["trained on"]], key=lambda row: int(row["seed"]))
+        each = ", ".join(f"{float(row['return_mean']):.3f}" for row in own) if len(own) > 1 else ""
+        lines.append(about | {"seeds": str(len(seeds))} | shown | {"each seed, on its own twin": each})
+    return lines
+
+
+def density_of_thirds(rows: list[dict]) -> list[dict]:
+    """Of recall_density.csv: the thirds of an episode, and its last frame alone."""
+    heads = {"first": "first third", "middle": "middle", "last": "last third", "last_frame": "last frame alone"}
+    lines = []
+    for row in sorted(rows, key=lambda row: (*agent_of(row).values(), row["twin"])):
+        shown = {head: between(*(row[name + what] for what in ("", "_low", "_high"))) for name, head in heads.items()}
+        lines.append(agent_of(row) | {"played on": row["twin"], "seeds": row["agents"]} | shown)
+    return lines
+
+
+def lasting_effects(rows: list[dict]) -> list[dict]:
+    """Of contamination.py's summary: what a bad frame or a shuffled past does at once, next, and for how long."""
+
+    def change(row: dict) -> dict:
+        size = float(row["strength"])
+        size = f"noise, sigma {size:g}" if row["kind"] == "noise" else f"first {size:g} frames shuffled"
+        return agent_of(row) | {"played on": row["twin"], "change": size}
+
+    lines = []
+    for about, of_change in grouped(rows, change):
+        measures = {row["measure"]: row for row in of_change}
+        shown = {}
+        for measure, name in (("relative_values", "Q − mean Q"), ("kl", "KL")):
+            if measure in measures:
+                row = measures[measure]
+                shown[f"{name}, at once"] = f"{float(row['at_once']):.3f}"
+                shown[f"{name}, one step later"] = f"{float(row['one_step_later']):.3f}"
+                shown[f"{name}, largest"] = f"{float(row['largest']):.3f}"
+                shown[f"half-life of {name}"] = row["half_life"] or "not reached"
+        flips = measures["flips"]
+        shown["greedy actions changed at once"] = f"{float(flips['at_once']):.0%}"
+        shown["one step later"] = f"{float(flips['one_step_later']):.0%}"
+        lines.append(about | shown)
+    return lines
+
+
+def gaps(rows: list[dict]) -> list[dict]:
+    """Of gap_and_bias.csv: a line for each algorithm, memory and id, and over all ids where there are several."""
+    several = len({row["env_id"] for row in rows} - {"all"}) > 1
+    heads = {"pomdp_return": "POMDP return", "mdp_return": "MDP return", "gap": "gap", "bias": "bias"}
+    lines = []
+    for about, of_agent in grouped(rows, lambda row: {name: row[name] for name in ("env_id", "algorithm", "memory")}):
+        if about["env_id"] == "all" and not several:
+            continue
+        found = {row["quantity"]: row for row in of_agent}
+        shown = {}
+        for quantity, head in heads.items():
+            row = found.get(quantity, {})
+            value = row.get("value") and [row["value"], row["low"] or row["value"], row["high"] or row["value"]]
+            shown[head] = between(*value) if value else ""
+        lines.append({"id": about["env_id"], "algorithm": about["algorithm"], "memory": about["memory"]} | shown)
+    return lines
+
+
+def distances(rows: list[dict]) -> list[dict]:
+    """Of filter_comparison.py's summary: the last steps, a line for two groups, a layer and a matching."""
+    lines = []
+    for row in rows:
+        if row["step"] == "last":
+            about = {"group": row["group_a"], "and": row["group_b"], "layer": row["layer"], "matching": row["matching"]}
+            distance = between(row["distance_mean"], row["low"], row["high"])
+            lines.append(
+                about | {"pairs": row["pairs"], "distance": distance, "relative": f"{float(row['relative']):.3f}"}
+            )
+    return lines
+
+
+LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # a column that no other table has: its lines
+    "return_low": returns_on_both_twins,
+    "last_frame": density_of_thirds,
+    "half_life": lasting_effects,
+    "quantity": gaps,
+    "distance_sum": distances,
+}
+
+
+def table(path: Path) -> str | None:
+    """The Markdown table of an analysis' CSV; None of another CSV. Raises UserError for what is no table."""
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"--csv {path}: {getattr(error, 'strerror', None) or 'this is no table'}") from None
+    (layout,) = [LAYOUTS[name] for name in LAYOUTS if rows and name in rows[0] and "runs" not in rows[0]] or [None]
+    if layout is None:
+        return None
+    try:
+        lines = layout(rows)
+    except UserError as error:
+        raise UserError(f"--csv {path}: {error}") from None
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"--csv {path}: it lacks something, or has another form than is read here: {error!r}") from None
+    head = list(dict.fromkeys(name for line in lines for name in line))
+    return markdown(head, [[line.get(name, "") for name in head] for line in lines])
+
+
+def taken_from(folder: Path) -> dict[str, Path]:
+    """What pages may show of a folder, by its name there: its table, and pictures that are of no single run.
+
+    Raises UserError for a folder that is none of an analysis script, or has several such tables.
+    """
+    found = [path for path in sorted(folder.glob("*.csv")) if table(path) is not None]
+    if len(found) != 1:
+        raise UserError(f"--folders {folder}: it has {len(found) or 'no'} tables that are read here")
+    pictures = [path for path in sorted(folder.glob("*.png")) if "__" not in path.stem]
+    named = {path.name if path.stem == folder.name else f"{folder.name}_{path.name}": path for path in pictures}
+    return {f"{folder.name}.csv": found[0]} | named
+
+
+def main(args: Args) -> None:
+    """Writes the tables. Raises UserError before anything is written."""
+    args = args.checked()
+    found: dict[str, Path] = {}
+    for folder in map(Path, args.folders):
+        new = taken_from(folder)
+        if set(new) & set(found):
+            raise UserError(f"--folders: two are named {folder.name}")
+        found |= new
+    tables = {path: table(path) for path in (*map(Path, args.csv), *found.values()) if path.suffix == ".csv"}
+    if not any(tables.values()):
+        raise UserError(f"--csv {' '.join(args.csv)}: no table of an analysis script is among them")
+    if found:
+        Path(args.out).mkdir(parents=True, exist_ok=True)
+    for name, path in found.items():
+        shutil.copyfile(path, Path(args.out, name))
+    places = {path: Path(args.out, name) for name, path in found.items()}
+    for path, text in tables.items():
+        if text is not None:
+            places.get(path, path).with_suffix(".md").write_text(text)
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except UserError as error:
+        print(f"analysis_tables.py: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,129 @@
+"""benchmark/analysis_tables.py: lines of each table, the pages' tables from their files, folders, refusals."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmark import analysis_tables
+from evaluate import interval
+
+ROOT = Path(__file__).parent.parent
+AGENT = {"script": "pqn_rnn", "memory": "GRU", "trained_env_id": "SkittlesEasy", "trained_partial_obs": "True"}
+TABLES = sorted(path for path in (ROOT / "docs/figures").glob("*/*.csv") if path.with_suffix(".md").exists())
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def lines_of(path: Path) -> list[dict]:
+    head, _, *lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in analysis_tables.table(path).splitlines()
+    ]
+    return [dict(zip(head, line, strict=True)) for line in lines]
+
+
+def evaluation(seed: int, twin: str, mean: float, **more) -> dict:
+    about = {"run": "A", "global_step": 1000, "seed": seed, "twin": twin}
+    return AGENT | about | {"return_mean": mean, "return_low": mean - 0.1, "return_high": mean + 0.2} | more
+
+
+def test_both_twins_stand_beside_each_other_and_seeds_are_put_together(tmp_path):
+    means = (0.2, 0.4, 0.9)
+    rows = [evaluation(seed, "pomdp", mean) for seed, mean in enumerate(means)]
+    rows += [evaluation(seed, "mdp", mean / 2) for seed, mean in enumerate(means)]
+    rows += [evaluation(0, "pomdp", 0.5, memory="LRU")]
+    several, one = lines_of(write(tmp_path / "evaluate.csv", rows))
+    low, high = interval(means)
+    assert several["return on the pomdp"] == f"0.500 ({low:.3f} to {high:.3f})"
+    assert several["return on the mdp"].startswith("0.250 (")
+    assert (several["seeds"], several["steps"]) == ("3", "1,000")
+    assert several["each seed, on its own twin"] == "0.200, 0.400, 0.900"
+    assert (one["memory"], one["return on the pomdp"], one["return on the mdp"]) == (
+        "LRU",
+        "0.500 (0.400 to 0.700)",
+        "",
+    )
+    with pytest.raises(analysis_tables.UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, 1,000"):
+        lines_of(write(tmp_path / "evaluate.csv", [*rows[:3], rows[0] | {"run": "B"}]))
+
+
+def test_a_memory_whose_effect_does_not_come_down_has_no_half_life(tmp_path):
+    about = AGENT | {"twin": "pomdp", "kind": "noise"}
+    rows = [
+        about | {"strength": sigma, "measure": measure, "at_once": 0.25, "one_step_later": 0.125, "largest": 0.25}
+        for sigma in ("0.1", "1.0")
+        for measure in ("kl", "flips")
+    ]
+    for row, half in zip(rows, ("3", "3", "", ""), strict=True):
+        row["half_life"] = half
+    weak, strong = lines_of(write(tmp_path / "summary.csv", rows))
+    assert (weak["change"], weak["half-life of KL"]) == ("noise, sigma 0.1", "3")
+    assert (strong["change"], strong["half-life of KL"]) == ("noise, sigma 1", "not reached")
+    assert (weak["KL, at once"], weak["greedy actions changed at once"], weak["one step later"]) == (
+        "0.250",
+        "25%",
+        "12%",
+    )
+
+
+def test_all_ids_together_have_a_line_where_there_are_several(tmp_path):
+    about = {"algorithm": "pqn", "memory": "GRU", "quantity": "gap"}
+    rows = [about | {"env_id": name, "value": 0.5, "low": "", "high": ""} for name in ("A", "all")]
+    assert [line["id"] for line in lines_of(write(tmp_path / "gap_and_bias.csv", rows))] == ["A"]
+    rows += [about | {"env_id": "B", "value": 0.5, "low": 0.25, "high": 0.75}]
+    found = {line["id"]: line["gap"] for line in lines_of(write(tmp_path / "gap_and_bias.csv", rows))}
+    assert found == {"A": "0.500", "B": "0.500 (0.250 to 0.750)", "all": "0.500"}
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_tables_of_the_pages_come_from_their_files(path):
+    assert analysis_tables.table(path) == path.with_suffix(".md").read_text()
+
+
+def test_every_table_stands_on_a_page():
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    names = [path.relative_to(ROOT / "docs").with_suffix(".md").as_posix() for path in TABLES]
+    assert names and [name for name in names if f"<!-- report: {name} -->" not in pages] == []
+
+
+def test_pages_get_a_folders_table_and_the_pictures_of_all_runs(tmp_path):
+    place = tmp_path / "evaluate_seeds"
+    write(place / "evaluate.csv", [evaluation(0, "pomdp", 0.5)])
+    write(place / "episodes.csv", [{"run": "A", "episode": 0}])
+    for name in ("evaluate_seeds.png", "noise.png", "A__pomdp__grid.png"):
+        (place / name).write_bytes(name.encode())
+    analysis_tables.main(analysis_tables.Args(folders=(str(place),), out=str(tmp_path / "pages")))
+    found = {path.name for path in (tmp_path / "pages").iterdir()}
+    assert found == {f"evaluate_seeds{end}" for end in (".csv", ".md", ".png", "_noise.png")}
+    assert (tmp_path / "pages/evaluate_seeds.csv").read_bytes() == (place / "evaluate.csv").read_bytes()
+    assert (tmp_path / "pages/evaluate_seeds.md").read_text() == analysis_tables.table(place / "evaluate.csv")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "give --csv, or --folders and --out"),
+        (["--csv", "other.csv"], "--csv other.csv: no table of an analysis script is among them"),
+        (["--csv", "none.csv"], "--csv none.csv: No such file"),
+        (["--csv", "half.csv"], "--csv half.csv: it lacks something, or has another form than is read here: KeyError"),
+        (["--folders", "empty", "--out", "pages"], "--folders empty: it has no tables that are read here"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line_and_nothing_is_written(tmp_path, flags, words):
+    write(tmp_path / "other.csv", [{"a": 1}])
+    write(tmp_path / "half.csv", [{"last_frame": 1}])
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.iterdir())
+    line = [sys.executable, ROOT / "benchmark/analysis_tables.py", *flags]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.startswith(f"analysis_tables.py: error: {words}"), done.stderr
+    assert done.stderr.count("\n") == 1 and sorted(tmp_path.iterdir()) == before
