@@ -224,3 +224,18 @@ def test_the_paper_and_its_code_differ_in_learning_rate_and_epsilon(tmp_path):
     rate = script("pqn_rnn").learning_rate_at
     assert [float(rate(code, step)) for step in (0, last // 10, last)] == pytest.approx([5e-5, 5e-7, 5e-7], rel=1e-3)
     assert [float(rate(stated, step)) for step in (0, last // 2)] == pytest.approx([5e-5, 2.5e-5], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_list_trains_and_reports_for_real(tmp_path):
+    settings = {"BUDGET": "smoke", "ENVS": "CartPoleEasy", "TWINS": "pomdp", "SEEDS": "0 1", "PYTHON": sys.executable}
+    env = os.environ | settings | {"RUN_DIR": str(tmp_path / "runs"), "OUT": str(tmp_path / "out")}
+    done = subprocess.run([ROOT / "benchmark/pqn_rnn.sh"], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    told = (tmp_path / "out/pqn_rnn.md").read_text()
+    assert told in done.stdout and told.splitlines()[2].startswith("| MinGRU | 2 | 32 |")
+    assert (tmp_path / "out/pqn_rnn.png").stat().st_size > 5000
+    (place,) = (tmp_path / "runs").iterdir()
+    assert (place / "complete").read_text() and "pqn_rnn.py --env-id CartPoleEasy" in (place / "command").read_text()
+    again = subprocess.run([ROOT / "benchmark/pqn_rnn.sh"], env=env, capture_output=True, text=True, timeout=600)
+    assert again.returncode == 0 and again.stdout.startswith("complete: pqn_rnn.py") and told in again.stdout
