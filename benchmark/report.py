@@ -300,11 +300,15 @@ class Cell:
         return np.array(steps), np.array([[points[step] for step in steps] for points in seeds.values()])
 
     def minutes(self, steps: np.ndarray) -> np.ndarray | None:
-        """[N]: minutes until these steps, the mean over the seeds; None where that is not known."""
+        """[N]: minutes until these steps, the mean over the seeds; None where that is not known. Of a training on
+        several tasks an equal part is each one's, as of its steps.
+        """
         at: dict[int, list[float]] = {}
         for row in self.rows:
             if row["policy"] == "greedy" and "minutes" in row:
-                at.setdefault(int(row.get("task_steps", row["global_step"])), []).append(float(row["minutes"]))
+                step = int(row.get("task_steps", row["global_step"]))
+                part = step / int(row["global_step"]) if step else 1
+                at.setdefault(step, []).append(part * float(row["minutes"]))
         means = np.array([np.mean(at[step]) for step in steps if step in at])
         return means if len(means) == len(steps) > 1 and means[-1] > means[0] else None
 
@@ -541,48 +545,58 @@ def look(cell: Cell | Together, groups: list[str], twins: list[str]) -> dict:
 
 
 def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
-    """Learning curves, a panel for each id, over steps or wall time; whether there was anything to draw."""
+    """Learning curves, a panel for each id and twin, over steps or wall time; whether there was anything to draw."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    groups, twins = (sorted({getattr(cell, name) for cell in cells}) for name in ("group", "twin"))
-    tasks = list(dict.fromkeys(cell.task for cell in cells))
-    columns = min(len(tasks), 2 if len(tasks) < 5 else 3)
-    rows = -(-len(tasks) // columns)
-    size = (8.5, 4) if len(tasks) == 1 else (3.6 * columns + 2.2, 2.9 * rows + 0.6)
+    groups = sorted({cell.group for cell in cells})
+    tasks = {task: [cell for cell in cells if cell.task == task] for task in dict.fromkeys(cell.task for cell in cells)}
+    twins = sorted({cell.twin for cell in cells})
+    shown = [(task, twin) for task, of_task in tasks.items() for twin in twins if twin in {c.twin for c in of_task}]
+    columns = min(len(shown), 2 if len(shown) < 5 else 4 if len(twins) > 1 else 3)
+    rows = -(-len(shown) // columns)
+    size = (8.5, 4) if len(shown) == 1 else (3.4 * columns + 2.2, 2.9 * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in panels[len(tasks) :]:
+    for axes in panels[len(shown) :]:
         axes.axis("off")
     drawn = 0
-    for axes, task in zip(panels, tasks, strict=False):
-        of_task = [cell for cell in cells if cell.task == task]
-        for cell in of_task:
+    for axes, (task, twin) in zip(panels, shown, strict=False):
+        of_panel = [cell for cell in tasks[task] if cell.twin == twin]
+        for cell in of_panel:
             steps, returns = cell.curve()
             x = cell.minutes(steps) if over_minutes else steps
             if x is None:
                 continue
             drawn += 1
-            how = look(cell, groups, twins)
+            how = look(cell, groups, [twin])
             axes.plot(x, iqm(returns[:, None]), **how)
             if len(returns) > 1:
                 axes.fill_between(x, *interval(returns[:, None]), color=how["color"], alpha=0.15, linewidth=0)
-        axes.axhline(np.mean([cell.random for cell in of_task]), color="gray", linestyle=":", label="random policy")
-        axes.set_title(args.title if len(tasks) == 1 else task, fontsize=11)
+        axes.axhline(np.mean([cell.random for cell in of_panel]), color="gray", linestyle=":", label="random policy")
+        axes.set_title(f"{task}, {twin}" if len(twins) > 1 else task, fontsize=11)
         axes.set_xlim(0, None)
-        if can_be_normalised(of_task[0]):
-            low, high = bounds()[of_task[0].task]
-            axes.set_ylim(at_least(0.1 * (high - low), *axes.get_ylim()))
         axes.grid(alpha=0.3)
         axes.locator_params(axis="x", nbins=6)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    for task, of_task in tasks.items():  # its twins are compared: one range of returns
+        own = [axes for axes, (name, _) in zip(panels, shown, strict=False) if name == task]
+        low, high = (pick(axes.get_ylim()[end] for axes in own) for pick, end in ((min, 0), (max, 1)))
+        if can_be_normalised(of_task[0]):
+            worst, best = bounds()[task]
+            low, high = at_least(0.1 * (best - worst), low, high)
+        for axes in own:
+            axes.set_ylim(low, high)
     several = any("task_steps" in row for cell in cells for row in cell.rows)
     steps = "environment steps of the task" if several else "environment steps of a seed"
-    figure.supxlabel("minutes, all seeds of a process" if over_minutes else steps, fontsize=11)
+    minutes = "minutes, all seeds of a process" + (", divided by the number of its tasks" if several else "")
+    figure.supxlabel(minutes if over_minutes else steps, fontsize=11)
     figure.supylabel(f"greedy return, {TRIMMED} and 95% interval", fontsize=11)
-    if len(tasks) > 1:
+    if len(shown) == 1:
+        panels[0].set_title(args.title, fontsize=11)
+    else:
         figure.suptitle(args.title)
-    legend(figure, panels[: len(tasks)], args.by)
+    legend(figure, panels[: len(shown)], args.by)
     if drawn:
         figure.savefig(path, dpi=120)
     return drawn > 0
@@ -597,9 +611,9 @@ def at_least(height: float, low: float, high: float) -> tuple[float, float]:
 def legend(figure, panels, title: str) -> None:
     """One legend for all panels, outside of them; the random policy last."""
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-    labels = sorted(lines, key=lambda label: label == "random policy")
+    labels = sorted(lines, key=lambda label: (label == "random policy", natural(label)))
     handles, title = [lines[label] for label in labels], title.replace("+", " +\n")
-    figure.legend(handles, labels, loc="outside right upper", title=title)
+    figure.legend(handles, labels, loc="outside center right", title=title)
 
 
 def draw_together(together: list[Together], args: Args, path: Path) -> None:

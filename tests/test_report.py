@@ -128,6 +128,12 @@ def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):
     assert report.minutes_at(run) == pytest.approx({0: 0, 100: 2, 200: 5})
 
 
+def test_a_task_has_its_part_of_the_minutes_of_several():
+    rows = [{"policy": "greedy", "global_step": n, "task_steps": n // 4, "minutes": n / 100} for n in (400, 800)]
+    cell = report.Cell("Task", "mdp", "GRU", tuple(row | {"seed": "0"} for row in rows))
+    assert list(cell.minutes(np.array([100, 200]))) == [1, 2]
+
+
 def test_a_run_without_an_evaluation_is_left_out_and_told(tmp_path, capsys):
     two_groups(tmp_path)
     expected = report.table(cells_of(tmp_path), "memory")
