@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The study of the paper: train MEMORIES, and no memory, on both twins, then every figure: returns, observability gap and
-# memory bias, pixels that are used, how far back, and what one bad frame does (docs/analysis.md). Settings: see common.sh.
+# The study of the paper: train MEMORIES, and MLP, which remembers nothing, on both twins, then every figure: returns,
+# observability gap and memory bias, pixels that are used, how far back, and what one bad frame does (docs/analysis.md).
+# Settings: see common.sh.
 #   BUDGET=cpu MEMORIES="MinGRU LRU GRU" benchmark/memory_study.sh
 case "${BUDGET:-cpu}" in
     smoke) ENVS="${ENVS:-CartPoleEasy}" ;;
@@ -17,8 +18,7 @@ for env in $ENVS; do
         paper) flags="$(published pqn) --total-timesteps 100000000" ;;
     esac
     for twin in $TWINS; do
-        train pqn_mlp.py --env-id "$env" "$(flag_of "$twin")" ${flags/--hidden-size */} $seeds
-        for memory in $MEMORIES; do
+        for memory in $MEMORIES MLP; do
             train pqn_rnn.py --env-id "$env" "$(flag_of "$twin")" --memory "$memory" $flags $seeds
         done
     done
@@ -28,11 +28,11 @@ mapfile -t runs < <(runs_of "*__*")
 report memory_study "Memories on both twins"
 found=(evaluate gap_and_bias recall_density contamination)
 analyse evaluate.py "evaluate" --runs "${runs[@]}" --twin both --episodes $episodes --seed 1
-analyse gap_and_bias.py "gap_and_bias" --runs "${runs[@]}"
+analyse gap_and_bias.py "gap_and_bias" --runs "${runs[@]}" --no-memory MLP
 analyse recall_density.py "recall_density" --runs "${runs[@]}" --episodes $episodes
 analyse contamination.py "contamination" --runs "${runs[@]}" --episodes $episodes --at $at --first $at --steps $steps
 run benchmark/analysis_tables.py --folders "${found[@]/#/$OUT/}" --out "$OUT/pages"
 for env in $ENVS; do
-    mapfile -t runs < <(runs_of "${env}__*rnn*")
+    mapfile -t runs < <(runs_of "${env}__*")
     analyse saliency.py "saliency_$env" --runs "${runs[@]}" --seed "${SEEDS%% *}" --twin both
 done
