@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -247,9 +248,16 @@ def test_every_script_tells_what_it_expects_to_take(name):
 # ------------------------------------------------------------------------------------------------- tables and refusals
 
 
-def test_the_page_has_the_tables_of_the_files():
-    page = (ROOT / "docs/performance.md").read_text()
-    assert training_speed.filled(page, ROOT / training_speed.Args().out) == page
+FOLDERS = {"performance": "training_speed", "memories": "memory_cost"}  # of the other pages: benchmark/results itself
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "<!-- table: " in path.read_text()]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_pages_have_the_tables_of_the_files(path):
+    page, folder = path.read_text(), ROOT / "benchmark/results" / FOLDERS.get(path.stem, "")
+    assert training_speed.filled(page, folder) == page
+    missing = [name for name in re.findall(r"<!-- table: (\S+) -->", page) if not (folder / f"{name}.csv").exists()]
+    assert all(name.startswith("gpu/") for name in missing)
 
 
 def test_a_table_is_filled_in_and_again(tmp_path):
