@@ -49,7 +49,8 @@ class Args:
 def between(value: float, low: float, high: float) -> str:
     """A value with its interval; alone where that is the value itself."""
     value, low, high = (float(number) for number in (value, low, high))
-    return f"{value:.3f}" + ("" if low == value == high else f" ({low:.3f} to {high:.3f})")
+    told = f" ({low:.3f} to {high:.3f})".replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}")
+    return f"{value:.3f}" + ("" if low == value == high else told)
 
 
 def agent_of(row: dict) -> dict[str, str]:

@@ -467,6 +467,7 @@ def summary(cells: list[Cell]) -> str:
     for task, twin in dict.fromkeys((cell.task, cell.twin) for cell in cells):
         there = [found.get((task, twin, group)) for group in groups]
         each = [f"{metrics.aggregate_iqm(c.final[:, None]):.3f} ({estimate(c.final)})" if c else "" for c in there]
+        each = [text.replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}") for text in each]
         low, high = bounds()[task]
         lines.append([task, twin, *each, f"{low:.3f}", f"{high:.3f}"])
     return markdown(["id", "twin", *groups, "random policy", "best possible"], lines)

@@ -25,9 +25,8 @@ def write(path: Path, rows: list[dict]) -> Path:
 
 
 def lines_of(path: Path) -> list[dict]:
-    head, _, *lines = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in analysis_tables.table(path).splitlines()
-    ]
+    text = analysis_tables.table(path).replace("\N{NO-BREAK SPACE}", " ")
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     return [dict(zip(head, line, strict=True)) for line in lines]
 
 
