@@ -190,7 +190,7 @@ analyse() { # script of an analysis, name of its folder, flags; made again with 
     fi
     rm -rf "$folder.partial" # of an analysis that died
     if call "$1" --out "$folder.partial" "${@:3}"; then
-        [ ! -e "$folder" ] || mv "$folder" "$folder.$(date -r "$folder" +%Y%m%d-%H%M%S)"
+        [ ! -e "$folder" ] || mv -T "$folder" "$(mktemp -d "$folder.$(date -r "$folder" +%Y%m%d-%H%M%S)_XXX")"
         mv "$folder.partial" "$folder"
         echo "$command" > "$folder/command"
         touch "$folder"

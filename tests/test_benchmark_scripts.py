@@ -179,7 +179,8 @@ def test_an_analysis_is_made_again_when_it_failed_or_a_training_is_newer(tmp_pat
     assert run(path, tmp_path, **settings).returncode == 0 and analyses() == 0
     assert run(path, tmp_path, **settings | {"MEMORIES": "GRU LRU"}).returncode == 0
     assert run(path, tmp_path, **settings).returncode == 0 and analyses() == 2  # first of more runs, then of fewer
-    assert list(tmp_path.glob("out/contamination.2*/picture.png"))
+    assert len(list(tmp_path.glob("out/contamination.2*/picture.png"))) == 1
+    assert len(list(tmp_path.glob("out/contamination.2*/command"))) == 2  # each beside the others, also of one second
     time.sleep(1.1)  # folders' times are compared by the second on some disks
     assert run(path, tmp_path, **settings, TWINS="mdp", SEEDS="1 2").returncode == 0 and analyses() == 1
     assert not list(tmp_path.glob("out/*.partial"))
