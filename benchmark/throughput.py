@@ -5,7 +5,7 @@ written to memory. The fill writes the same bytes in the same kind of scan, and 
 else the machine is doing meets both. `make throughput` runs it over all environments, gymnax's own beside them.
 
 Run:   python benchmark/throughput.py --env-ids NavigatorEasy CountRecallEasy --num-envs 16 64 256
-Out:   a table on the terminal, throughput.csv and throughput.png in `--out`
+Out:   a table on the terminal; throughput.csv, throughput.md and throughput.png in `--out`
 """
 
 import csv
@@ -19,7 +19,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 import gymnax
 import jax
@@ -32,6 +32,9 @@ import popgym_arcade
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from benchmark.report import markdown  # noqa: E402
 
 TWINS = ("full", "partial")
 WANTS_A_DOWNLOAD = ("MNISTBandit-bsuite",)
@@ -60,7 +63,7 @@ class Args:
     others: bool = False
     """measure gymnax's own environments as well"""
     out: str = "docs/figures/throughput"
-    """folder that receives throughput.csv and throughput.png"""
+    """folder that receives throughput.csv, throughput.md and throughput.png"""
 
     def checked(self) -> "Args":
         """These arguments with every id to measure spelled out.
@@ -283,6 +286,52 @@ def write_csv(rows: list[Row], path: Path) -> None:
         writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in vars(row).items()} for row in rows)
 
 
+def read_csv(path: Path) -> list[Row]:
+    """What `write_csv` wrote."""
+    kinds = {field.name: field.type for field in dataclasses.fields(Row)}
+    with path.open(newline="") as file:
+        return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
+
+
+def table(rows: list[Row]) -> str:
+    """A Markdown table for the pages: families by difficulty and twin; of several numbers of environments a line for
+    each, all ids and twins together.
+    """
+    sizes = sorted({row.num_envs for row in rows})
+    return table_of_sizes(rows, sizes) if len(sizes) > 1 else table_of_families(rows)
+
+
+def table_of_sizes(rows: list[Row], sizes: list[int]) -> str:
+    """Frames per second, beside the fill, of each number of environments."""
+    lines = []
+    for size in sizes:
+        of_size = [row for row in rows if row.num_envs == size]
+        speeds = [row.frames_per_second for row in of_size]
+        fill = median(row.fill_per_second for row in of_size)
+        share = geometric_mean(row.fill_fraction for row in of_size)
+        told = (min(speeds), max(speeds), geometric_mean(speeds), fill)
+        lines.append([f"{size:,}", *(f"{number:,.0f}" for number in told), f"{share:.1%}"])
+    return markdown(["environments", "least", "greatest", "geometric mean", "fill, median", "share of the fill"], lines)
+
+
+def table_of_families(rows: list[Row]) -> str:
+    """Frames per second of popgym_arcade's ids, difficulties and twins beside each other; where there are none, of
+    gymnax's.
+    """
+    rows = [row for row in rows if row.env_id in ours()] or rows
+    difficulties = ("Easy", "Medium", "Hard")
+    columns = {(level, twin): "" for level in difficulties for twin in TWINS} | {("", "full"): "frames/s"}
+    speeds: dict[str, dict[tuple[str, str], float]] = {}
+    for row in rows:
+        level = next((end for end in difficulties if row.env_id in ours() and row.env_id.endswith(end)), "")
+        speeds.setdefault(row.env_id.removesuffix(level), {})[level, row.twin] = row.frames_per_second
+    head = [name or ", ".join((level, *([twin] if twin != "full" else []))) for (level, twin), name in columns.items()]
+    lines = [[name, *(f"{of[key]:,.0f}" if key in of else "" for key in columns)] for name, of in speeds.items()]
+    means = [[of[key] for of in speeds.values() if key in of] for key in columns]
+    lines.append(["geometric mean", *(f"{geometric_mean(each):,.0f}" if each else "" for each in means)])
+    return markdown(["family", *head], lines)
+
+
 def draw(rows: list[Row], path: Path) -> None:
     """Bars for one or two numbers of environments, lines over that number for more."""
     sizes = sorted({row.num_envs for row in rows})
@@ -387,8 +436,9 @@ def main(args: Args) -> list[Row]:
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     write_csv(rows, out / "throughput.csv")
+    (out / "throughput.md").write_text(table(rows))
     draw(rows, out / "throughput.png")
-    print(f"written: {out / 'throughput.csv'}, {out / 'throughput.png'}")
+    print(f"written: {out}/throughput.csv, throughput.md, throughput.png")
     return rows
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from statistics import geometric_mean
 
 import gymnax
 import jax
@@ -33,6 +34,11 @@ def test_one_run_writes_a_table_and_a_picture(tmp_path, capsys):
             assert float(line[name]) > 0
         assert line["cpu"] and line["device"] and line["jax"] == jax.__version__ and int(line["cores"]) > 0
     assert (out / "throughput.png").read_bytes().startswith(b"\x89PNG")
+    assert throughput.read_csv(out / "throughput.csv") == [
+        dataclasses.replace(row, **{k: float(f"{v:.6g}") for k, v in vars(row).items() if isinstance(v, float)})
+        for row in rows
+    ]
+    assert (out / "throughput.md").read_text() == throughput.table(rows)
     assert capsys.readouterr().out.count("Catch-bsuite") == 2 and len(rows) == 6
 
 
@@ -55,6 +61,56 @@ def test_three_numbers_of_environments_are_drawn_as_lines(tmp_path):
     ]
     throughput.draw(rows, tmp_path / "lines.png")
     assert (tmp_path / "lines.png").read_bytes().startswith(b"\x89PNG")
+
+
+def rows_of(speeds: dict, **more) -> list[throughput.Row]:
+    about = {"num_envs": 4, "obs_bytes": 3, "fill_fraction": 0.5, "compile_seconds": 1.0, "bytes_per_frame": 3.0}
+    about |= {"steps": 1, "repeats": 1, "fill_per_second": 9.0, **throughput.machine(), **more}
+    return [
+        throughput.Row(env_id=env_id, twin=twin, frames_per_second=speed, **about)
+        for (env_id, twin), speed in speeds.items()
+    ]
+
+
+def test_the_table_has_families_by_difficulty_and_twin():
+    speeds = {("TetrisEasy", "full"): 1000.0, ("TetrisHard", "partial"): 5.0, ("SkittlesEasy", "full"): 4000.0}
+    assert throughput.table(rows_of(speeds | {("Catch-bsuite", "full"): 7.0})).splitlines() == [
+        "| family | Easy | Hard, partial |",
+        "|-|-|-|",
+        "| Tetris | 1,000 | 5 |",
+        "| Skittles | 4,000 |  |",
+        "| geometric mean | 2,000 | 5 |",
+    ]
+    assert "| Catch-bsuite | 7 |" in throughput.table(rows_of({("Catch-bsuite", "full"): 7.0}))
+
+
+def test_the_table_of_several_numbers_of_environments_has_a_line_for_each():
+    speeds = {("TetrisEasy", "full"): 1000.0, ("TetrisHard", "full"): 4000.0}
+    rows = rows_of(speeds) + rows_of(speeds, num_envs=1024, fill_per_second=8000.0, fill_fraction=0.25)
+    assert throughput.table(rows).splitlines()[2:] == [
+        "| 4 | 1,000 | 4,000 | 2,000 | 9 | 50.0% |",
+        "| 1,024 | 1,000 | 4,000 | 2,000 | 8,000 | 25.0% |",
+    ]
+
+
+MEASURED = sorted((SCRIPT.parents[1] / "docs/figures").glob("throughput*/throughput.csv"))
+
+
+@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.parent.name)
+def test_the_tables_of_the_page_come_from_the_measurements(path):
+    table = throughput.table(throughput.read_csv(path))
+    assert path.with_suffix(".md").read_text() == table
+    page = (SCRIPT.parents[1] / "docs/throughput.md").read_text()
+    assert f"<!-- report: figures/{path.parent.name}/throughput.md -->\n\n{table}\n<!-- end -->" in page
+
+
+def test_what_the_page_sums_up_is_in_the_measurements():
+    page = (SCRIPT.parents[1] / "docs/throughput.md").read_text()
+    for name in ("throughput", "throughput_256"):
+        rows = throughput.read_csv(SCRIPT.parents[1] / f"docs/figures/{name}/throughput.csv")
+        speeds = [row.frames_per_second for row in rows if row.env_id in throughput.ours()]
+        told = f"{min(speeds):,.0f} to {max(speeds):,.0f} frames/s, geometric mean {geometric_mean(speeds):,.0f}"
+        assert len(speeds) == 60 and told in page
 
 
 def test_the_rollout_ends_with_the_frames_of_its_states():
