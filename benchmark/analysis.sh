@@ -4,6 +4,8 @@
 #   benchmark/analysis.sh
 WITHOUT="ENVS SEEDS BUDGET"
 source "$(dirname "$0")/common.sh"
+at=20 steps=25 seen_at=30
+[ "$BUDGET" != smoke ] || at=3 steps=3 seen_at=3 # who has learned nothing lives for about 15 steps
 # Skittles, half of whose blocks are hidden in each frame: with memory, without, and with memory where nothing is hidden
 skittles="--env-id SkittlesEasy --start-e 0.2 --exploration-fraction 0.1 --end-e 0.02 --eval-every 100000"
 skittles="$skittles --eval-episodes 64 --log-every 50000"
@@ -34,10 +36,9 @@ mapfile -t runs < <(runs_of "*__*")
 analyse evaluate.py evaluate --runs "${runs[@]}" --twin both --episodes 256 --seed 1
 analyse recall_density.py recall_density --runs "${runs[@]}" --episodes 64
 mapfile -t runs < <(runs_of "*pomdp*")
-analyse contamination.py contamination --runs "${runs[@]}" --episodes 64 --at 20 --first 20 --steps 25
+analyse contamination.py contamination --runs "${runs[@]}" --episodes 64 --at $at --first $at --steps $steps
 mapfile -t runs < <(runs_of "*rnn*")
 analyse saliency.py saliency --runs "${runs[@]}" --twin both
 mapfile -t runs < <(runs_of "*pomdp*rnn*")
-analyse saliency.py perturbation --runs "${runs[@]}" --kind perturbation --lag 0 1 2 --at 30
-found=(evaluate evaluate_seeds gap_and_bias recall_density contamination)
-run benchmark/analysis_tables.py --folders "${found[@]/#/$OUT/}" --out "$OUT/pages"
+analyse saliency.py perturbation --runs "${runs[@]}" --kind perturbation --lag 0 1 2 --at $seen_at
+pages

@@ -6,11 +6,14 @@
 For each CSV of evaluate.py, recall_density.py, contamination.py (its summary), gap_and_bias.py or filter_comparison.py
 (its summary), told apart by their columns, a table of the same name that ends in .md is written beside it; other CSV
 files are left alone. Of folders that the scripts wrote, OUT gets this CSV, under the folder's name, its table, and the
-pictures that are of all runs together. Pages take the tables in by `<!-- report: FILE -->` (benchmark/report.py
---docs). Intervals are those that the scripts wrote; of evaluate.py's several seeds its own bootstrap over the means.
+pictures that are of all runs together; of saliency.py, which writes no table, the still pictures of each run, whose
+names begin with the folder's and have the run's without its time. Pages take the tables in by
+`<!-- report: FILE -->` (benchmark/report.py --docs). Intervals are those that the scripts wrote; of evaluate.py's
+several seeds its own bootstrap over the means.
 """
 
 import csv
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -188,16 +191,34 @@ def table(path: Path) -> str | None:
     return markdown(head, [[line.get(name, "") for name in head] for line in lines])
 
 
+def pictures_of_saliency(folder: Path) -> dict[str, Path]:
+    """The still pictures of a folder of saliency.py, by their names on pages; none of another folder."""
+    found: dict[str, Path] = {}
+    for kind in ("grid", "line", "perturbation"):
+        for path in sorted(folder.glob(f"*__{kind}.png")):
+            run = re.sub(r"__\d{8}-\d{6}(-\d+)?", "", path.stem)  # a run's folder ends in its time
+            name = f"{folder.name}__{run}.png"
+            if name in found:
+                raise UserError(f"--folders {folder}: two runs are named {run.removesuffix(f'__{kind}')}")
+            found[name] = path
+    return found
+
+
 def taken_from(folder: Path) -> dict[str, Path]:
-    """What pages may show of a folder, by its name there: its table, and pictures that are of no single run.
+    """What pages may show of a folder, by its name there: its table, and pictures that are of no single run; of
+    saliency.py those of each run.
 
     Raises UserError for a folder that is none of an analysis script, or has several such tables.
     """
     found = [path for path in sorted(folder.glob("*.csv")) if table(path) is not None]
+    of_saliency = {} if found else pictures_of_saliency(folder)
+    if of_saliency:
+        return of_saliency
     if len(found) != 1:
         raise UserError(f"--folders {folder}: it has {len(found) or 'no'} tables that are read here")
-    pictures = [path for path in sorted(folder.glob("*.png")) if "__" not in path.stem]
-    named = {path.name if path.stem == folder.name else f"{folder.name}_{path.name}": path for path in pictures}
+    others = [path for path in sorted(folder.glob("*.png")) if "__" not in path.stem]
+    others += sorted(folder.glob("cells.csv"))  # of gap_and_bias.py: returns of each seed
+    named = {path.name if path.stem == folder.name else f"{folder.name}_{path.name}": path for path in others}
     return {f"{folder.name}.csv": found[0]} | named
 
 

@@ -32,7 +32,7 @@ OUT="${OUT:-$RUN_DIR/report}"
 PYTHON="${PYTHON:-.venv/bin/python}"
 EASY="AutoEncodeEasy BattleShipEasy BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NavigatorEasy \
 NoisyCartPoleEasy SkittlesEasy TetrisEasy"
-failed=() places=()
+failed=() places=() analysed=()
 part="" # folder of RUN_DIR for the next commands
 child=""
 
@@ -181,11 +181,13 @@ analyse() { # script of an analysis, name of its folder, flags; made again with 
     local folder="$OUT/$2" command="$1 ${*:3}"
     if [ -n "$DRY_RUN" ]; then
         told "$1" --out "$folder" "${@:3}"
+        analysed+=("$folder")
         return
     fi
     if [ -e "$folder" ] && [ "$(cat "$folder/command" 2> /dev/null)" = "$command" ] &&
         [ -z "$(find "$RUN_DIR" -name complete -newer "$folder")" ]; then
         echo "there already: $folder"
+        analysed+=("$folder")
         return
     fi
     rm -rf "$folder.partial" # of an analysis that died
@@ -194,9 +196,14 @@ analyse() { # script of an analysis, name of its folder, flags; made again with 
         mv "$folder.partial" "$folder"
         echo "$command" > "$folder/command"
         touch "$folder"
+        analysed+=("$folder")
     else
         failed+=("exit $?: $*")
     fi
+}
+
+pages() { # what the pages show of the analyses so far
+    [ ${#analysed[@]} -eq 0 ] || run benchmark/analysis_tables.py --folders "${analysed[@]}" --out "$OUT/pages"
 }
 
 report() { # name of the files, title and further flags of benchmark/report.py: of the commands so far, in this part

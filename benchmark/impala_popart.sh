@@ -38,9 +38,9 @@ report impala_games "Games alone and together" --by exp_name --training
 [ "$BUDGET" = smoke ] || run benchmark/multitask_speed.py --env-ids $ENVS
 mapfile -t runs < <(runs_of "*__*")
 analyse filter_comparison.py filters --runs "${runs[@]}" --by exp_name --pairs same-seed
-run benchmark/analysis_tables.py --folders "$OUT/filters" --out "$OUT/pages"
 for name in together popart; do
     mapfile -t runs < <(runs_of "*__${name}__none__${SEEDS%% *}__*")
     analyse saliency.py "saliency_$name" --runs "${runs[@]}" --kind perturbation \
         --at 10 --steps 20
 done
+pages

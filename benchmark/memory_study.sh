@@ -26,13 +26,12 @@ done
 [ "$BUDGET" != smoke ] || episodes=2 at=3 steps=3
 mapfile -t runs < <(runs_of "*__*")
 report memory_study "Memories on both twins"
-found=(evaluate gap_and_bias recall_density contamination)
 analyse evaluate.py "evaluate" --runs "${runs[@]}" --twin both --episodes $episodes --seed 1
 analyse gap_and_bias.py "gap_and_bias" --runs "${runs[@]}" --no-memory MLP
 analyse recall_density.py "recall_density" --runs "${runs[@]}" --episodes $episodes
 analyse contamination.py "contamination" --runs "${runs[@]}" --episodes $episodes --at $at --first $at --steps $steps
-run benchmark/analysis_tables.py --folders "${found[@]/#/$OUT/}" --out "$OUT/pages"
 for env in $ENVS; do
     mapfile -t runs < <(runs_of "${env}__*")
     analyse saliency.py "saliency_$env" --runs "${runs[@]}" --seed "${SEEDS%% *}" --twin both
 done
+pages

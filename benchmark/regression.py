@@ -1,9 +1,11 @@
-"""Last greedy returns of the same trainings before and after a change, and whether any of them became worse.
+"""Greedy returns of the same trainings before and after a change, and whether any of them became worse.
 
     python benchmark/regression.py --before 'runs/a/*' --after 'runs/b/*'
 
-Prints a table: interquartile means over the seeds, their difference, and its 95% bootstrap interval (both sides are
-resampled independently, as in gap_and_bias.py). The exit code is 1 if an interval lies below 0, or a training is
+What counts of a seed is the mean of all its evaluations but the one before the training, so that learning more slowly
+counts too. Prints a table: interquartile means of that over the seeds, their difference and its 95% bootstrap interval
+(both sides are resampled independently, as in gap_and_bias.py), and interquartile means of the last evaluations. Runs
+of one training with other seeds are put together. The exit code is 1 if an interval lies below 0, or a training is
 missing. benchmark/regression.sh makes the trainings.
 """
 
@@ -31,78 +33,105 @@ class Args:
 
 
 @dataclass(frozen=True)
-class Last:
-    """The last evaluations of a training: returns [S] of the greedy policy, and the step they are of."""
+class Training:
+    """Greedy returns of a training by seed: at every step [N] that was evaluated."""
 
-    returns: np.ndarray
-    step: int
+    steps: tuple[int, ...]
+    returns: dict[int, list[float]]
+
+    @property
+    def means(self) -> np.ndarray:
+        """[S]: the mean of each seed's evaluations, but for one at step 0."""
+        first = int(self.steps[0] == 0 and len(self.steps) > 1)
+        return np.array([np.mean(each[first:]) for each in self.returns.values()])
+
+    @property
+    def last(self) -> np.ndarray:
+        """[S]: the last evaluation of each seed."""
+        return np.array([each[-1] for each in self.returns.values()])
 
 
-def last_evaluations(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Last]:
-    """The last evaluations of every training, by script, memory, id (of several tasks: task) and twin.
+def read_trainings(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Training]:
+    """Every training, by script, memory, id (of several tasks: task) and twin.
 
     Raises:
-        UserError: when there is no run, a training twice, or one without an evaluation or with a single seed.
+        UserError: when there is no run, a seed twice, one that was evaluated at other steps than another, a training
+            without an evaluation or with a single seed.
     """
     matches = [Path(match) for pattern in patterns for match in sorted(glob.glob(pattern))]
     folders = [folder for folder in matches if (folder / "eval.csv").exists()]
     if not folders:
         raise UserError(f"{' '.join(patterns)}: no run folder there")
-    found: dict[tuple[str, ...], Last] = {}
+    found: dict[tuple[str, ...], Training] = {}
     for folder in folders:
-        for key, last in last_of_run(folder).items():
-            if key in found:
-                raise UserError(f"{folder}: {' '.join(key)} is there twice")
-            found[key] = last
+        for key, new in trainings_of(folder).items():
+            known = found.get(key, Training(new.steps, {}))
+            if known.returns.keys() & new.returns.keys():
+                raise UserError(f"{folder}: a seed of {' '.join(key)} is there twice")
+            if known.steps != new.steps:
+                raise UserError(f"{folder}: {' '.join(key)} was evaluated at other steps than in another run")
+            found[key] = Training(new.steps, known.returns | new.returns)
+    for key, training in found.items():
+        if len(training.returns) < 2:
+            raise UserError(f"{' '.join(key)}: one seed says nothing about a difference, train two or more")
     return found
 
 
-def last_of_run(folder: Path) -> dict[tuple[str, ...], Last]:
-    """The last evaluations of one run, of each task. Raises UserError without one, or where there is a single seed."""
+def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
+    """What one run says of each of its tasks. Raises UserError without an evaluation of the greedy policy."""
     about, rows = read_run(folder)
-    steps = [int(row["global_step"]) for row in rows if row["policy"] == "greedy"]
-    if not steps:
-        raise UserError(f"{folder}: no evaluation of the greedy policy")
-    returns: dict[tuple[str, ...], list[float]] = {}
+    points: dict[tuple[str, ...], dict[int, dict[int, float]]] = {}
     for row in rows:
-        if row["policy"] == "greedy" and int(row["global_step"]) == max(steps):
+        if row["policy"] == "greedy":
             twin = "pomdp" if row["partial_obs"] == "True" else "mdp"
             key = about["script"], about["args"].get("memory", "none"), row.get("task") or row["env_id"], twin
-            returns.setdefault(key, []).append(float(row["return_mean"]))
-    if min(map(len, returns.values())) == 1:
-        raise UserError(f"{folder}: one seed says nothing about a difference, train two or more")
-    return {key: Last(np.array(each), max(steps)) for key, each in returns.items()}
+            of_seed = points.setdefault(key, {}).setdefault(int(row["seed"]), {})
+            of_seed[int(row["global_step"])] = float(row["return_mean"])
+    if not points:
+        raise UserError(f"{folder}: no evaluation of the greedy policy")
+    found = {}
+    for key, seeds in points.items():
+        steps = sorted(set.intersection(*map(set, seeds.values())))
+        returns = {seed: [seeds[seed][step] for step in steps] for seed in sorted(seeds)}
+        found[key] = Training(tuple(steps), returns)
+    return found
 
 
 def compare(before: dict, after: dict) -> tuple[str, int]:
     """A table of all trainings, and how many of them are worse or missing.
 
     Raises:
-        UserError: when a training had another number of steps.
+        UserError: when a training was evaluated at other steps.
     """
     lines, bad = [], 0
     for key in sorted(before.keys() | after.keys()):
         if key not in before or key not in after:
-            lines.append([*key, "", "", "", "", "missing"])
+            lines.append([*key, *[""] * 7, "missing"])
             bad += 1
             continue
-        if before[key].step != after[key].step:
-            steps = f"{before[key].step:,} steps before and {after[key].step:,} after"
-            raise UserError(f"{' '.join(key)}: {steps}, which cannot be compared")
-        middle = [estimate([side[key].returns]).value for side in (before, after)]
-        difference = estimate([after[key].returns], [before[key].returns])
-        worse = difference.high is not None and difference.high < 0
-        known = "" if difference.low is None else f"{difference.low:+.3f} to {difference.high:+.3f}"
-        numbers = [f"{value:.3f}" for value in middle]
-        lines.append([*key, *numbers, f"{difference.value:+.3f}", known, "worse" if worse else ""])
+        if before[key].steps != after[key].steps:
+            until = f"{before[key].steps[-1]:,} steps before and {after[key].steps[-1]:,} after"
+            raise UserError(f"{' '.join(key)}: evaluated at other steps, until {until}, which cannot be compared")
+        sides = before[key], after[key]
+        means, lasts = ([middle(getattr(side, name)) for side in sides] for name in ("means", "last"))
+        difference = estimate([after[key].means], [before[key].means])
+        worse = difference.high < 0
+        within = f"{difference.low:+.3f} to {difference.high:+.3f}"
+        seeds = " and ".join(dict.fromkeys(str(len(side.returns)) for side in sides))
+        lines.append([*key, seeds, *means, f"{difference.value:+.3f}", within, *lasts, "worse" if worse else ""])
         bad += worse
-    head = ["script", "memory", "id", "twin", "before", "after", "difference", "95% interval", "verdict"]
-    return markdown(head, lines), bad
+    head = ["script", "memory", "id", "twin", "seeds", "before", "after", "difference", "95% interval"]
+    return markdown([*head, "last before", "last after", "verdict"], lines), bad
+
+
+def middle(values: np.ndarray) -> str:
+    """The interquartile mean."""
+    return f"{estimate([values]).value:.3f}"
 
 
 def main(args: Args) -> bool:
     """Prints the table; whether nothing is worse or missing."""
-    table, bad = compare(last_evaluations(args.before), last_evaluations(args.after))
+    table, bad = compare(read_trainings(args.before), read_trainings(args.after))
     print(table, end="")
     print(f"{bad} of these are worse or missing" if bad else "none of these is worse")
     return not bad

@@ -12,6 +12,7 @@ from evaluate import interval
 
 ROOT = Path(__file__).parent.parent
 AGENT = {"script": "pqn_rnn", "memory": "GRU", "trained_env_id": "SkittlesEasy", "trained_partial_obs": "True"}
+KINDS = ("grid", "line")
 TABLES = sorted(
     path
     for path in (ROOT / "docs/figures").glob("*/*.csv")
@@ -109,6 +110,29 @@ def test_pages_get_a_folders_table_and_the_pictures_of_all_runs(tmp_path):
     assert found == {f"evaluate_seeds{end}" for end in (".csv", ".md", ".png", "_noise.png")}
     assert (tmp_path / "pages/evaluate_seeds.csv").read_bytes() == (place / "evaluate.csv").read_bytes()
     assert (tmp_path / "pages/evaluate_seeds.md").read_text() == analysis_tables.table(place / "evaluate.csv")
+
+
+def test_pages_get_the_returns_of_each_seed_and_the_saliency_of_each_run(tmp_path):
+    gap = {"env_id": "A", "algorithm": "pqn", "memory": "GRU", "quantity": "gap", "value": 0.5, "low": "", "high": ""}
+    write(tmp_path / "gap_and_bias/gap_and_bias.csv", [gap])
+    write(tmp_path / "gap_and_bias/cells.csv", [{"scores": "0.5 0.25"}])
+    write(tmp_path / "gap_and_bias/missing.csv", [{"cell": "B"}])
+    (tmp_path / "saliency").mkdir()
+    for name in ("A__pomdp__pqn_rnn__GRU__0__20261125-012605", "A__mdp__pqn_rnn__GRU__0__20261125-012605-2"):
+        for kind in ("__grid.png", "__line.png", "__film.gif", ".html"):
+            (tmp_path / "saliency" / f"{name}{kind}").write_text(name + kind)
+    folders = (str(tmp_path / "gap_and_bias"), str(tmp_path / "saliency"))
+    analysis_tables.main(analysis_tables.Args(folders=folders, out=str(tmp_path / "pages")))
+    pictures = {f"saliency__A__{twin}__pqn_rnn__GRU__0__{kind}.png" for twin in ("mdp", "pomdp") for kind in KINDS}
+    tables = {"gap_and_bias.csv", "gap_and_bias.md", "gap_and_bias_cells.csv"}
+    assert {path.name for path in (tmp_path / "pages").iterdir()} == pictures | tables
+    assert "scores" in (tmp_path / "pages/gap_and_bias_cells.csv").read_text()
+    found = (tmp_path / "pages/saliency__A__mdp__pqn_rnn__GRU__0__grid.png").read_text()
+    assert found == "A__mdp__pqn_rnn__GRU__0__20261125-012605-2__grid.png"
+    (tmp_path / "saliency/A__mdp__pqn_rnn__GRU__0__20261125-012606__grid.png").touch()
+    with pytest.raises(analysis_tables.UserError, match="two runs are named A__mdp__pqn_rnn__GRU__0"):
+        analysis_tables.main(analysis_tables.Args(folders=folders, out=str(tmp_path / "other")))
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,22 @@ def test_an_analysis_is_made_again_when_it_failed_or_a_training_is_newer(tmp_pat
     assert not list(tmp_path.glob("out/*.partial"))
 
 
+def test_what_is_worse_is_trained_once_more_with_further_seeds(tmp_path):
+    path, settings = ROOT / "benchmark/regression.sh", {"BUDGET": "smoke", "SEEDS": "0 1"}
+    assert run(path, tmp_path, **settings).returncode == 0
+    first = calls(tmp_path)
+    trainings = [call for call in first if "regression.py" not in call]
+    assert len(trainings) == 18 and all("--seed 0 --num-seeds 2" in call for call in trainings)
+    (tmp_path / "calls").unlink()
+    assert run(path, tmp_path, **settings, FAILS="benchmark/regression.py").returncode == 1
+    comparison, *again, both = calls(tmp_path)
+    assert comparison == first[-1] and len(again) == 18 and all("--seed 2 --num-seeds 2" in call for call in again)
+    assert len(both.split()) == 2 * len(comparison.split()) - 3  # runs of all seeds; the script and two flags
+    (tmp_path / "calls").unlink()
+    done = run(path, tmp_path, **settings | {"SEEDS": "4 5"}, FAILS="pqn_rnn")
+    assert done.returncode == 1 and not [call for call in calls(tmp_path) if "--seed 6" in call]
+
+
 def test_settings_that_a_list_does_not_take_are_told(tmp_path):
     done = run(ROOT / "benchmark/encoders.sh", tmp_path, DRY_RUN="1", BUDGET="gpu", ENVS="TetrisEasy")
     assert done.returncode == 0 and done.stderr.splitlines() == [

@@ -1,6 +1,8 @@
 """The code of the pages runs, and does what they say; their commands are such that the scripts take."""
 
+import ast
 import contextlib
+import dataclasses
 import io
 import os
 import re
@@ -25,7 +27,7 @@ from popgym_arcade import registration
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmark"))
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
 OWN_TWIN = "docs/make-your-own-twin.md"
 
 
@@ -122,7 +124,14 @@ def sizes_are_those_of_the_table(names, said):
     return rows == table and len(rows) == len(pqn_rnn.MEMORIES) - 1 and np.isfinite(losses)  # less the page's own
 
 
+def bytes_are_those_of_the_table(names, said):
+    """docs/dqn_rnn.md: what its block prints is its table."""
+    table = (ROOT / "docs/dqn_rnn.md").read_text().partition("--burn-in 64` |\n|-|-|-|-|\n")[2].partition("\n\n")[0]
+    return said == table.splitlines()
+
+
 CHECKS = {
+    "docs/dqn_rnn.md": bytes_are_those_of_the_table,
     "docs/memories.md": sizes_are_those_of_the_table,
     "docs/faq.md": lambda names, said: names["total"] == float(said[-1]) > 0.5,  # far above the random policy's 0.15
     "docs/gap_and_bias.md": lambda names, said: 0.4 < names["coverage"](seeds=2, ids=1, trials=20) <= 1,
@@ -206,6 +215,74 @@ def test_the_page_has_the_papers_settings_as_they_are_run(title, name, family, s
     assert seen == len(rows) - 2 * (name == "pqn_rnn")
 
 
+def defaults_in_tables(page):
+    """What the tables of a page say of flags: the column's title, the flag, its value there."""
+    for table in re.findall(r"(?:^\|.*\n)+", (ROOT / page).read_text(), re.MULTILINE):
+        titles, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines())
+        for title, (first, cell) in ((titles[i], (row[0], row[i])) for row in rows for i in range(1, len(titles))):
+            # `--flag` alone in the first cell, its values in the others; or `--flag` and its value in one of these
+            flags = re.fullmatch(r"`--([\w-]+)`()", first), *re.finditer(r"`--([\w-]+)` (\d[\d.e-]*)", cell)
+            for flag in filter(None, flags):
+                yield title.strip("`"), flag[1].replace("-", "_"), flag[2] or re.match(r"[^ ,]*(,\d+)*", cell)[0]
+
+
+def test_the_defaults_in_the_tables_of_differences_are_those_of_the_scripts(tmp_path):
+    scripts = [page for page in PAGES if (ROOT / f"{Path(page).stem}.py").exists()]
+    of_paper = run_as_the_paper("pqn_rnn", "code", "Navigator", tmp_path)
+    seen = set()
+    for page in scripts:
+        for title, flag, text in defaults_in_tables(page):
+            name = page if title == "here" else f"docs/{Path(title).stem}.md"
+            if title != "the paper's code" and name not in scripts:
+                continue
+            args = of_paper if title == "the paper's code" else import_module(Path(name).stem).Args()
+            value = dataclasses.asdict(args).get(flag, "")  # "": it has no such flag
+            assert value == type(value)(text.replace(",", "")), (page, title, flag)
+            seen.add((title, flag))
+    assert {("here", "q_lambda"), ("the paper's code", "q_lambda"), ("here", "max_grad_norm")} <= seen
+    assert {("dqn_rnn.py", "n_step"), ("dqn_mlp.py", "n_step"), ("dqn_mlp.py", "target_network_frequency")} <= seen
+
+
+ELSEWHERE = {"StratifiedIndependentBootstrap"}  # rliable's
+
+
+def names_of(tree):
+    """What a piece of Python names: functions, classes, arguments, variables, attributes, imports, columns."""
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.alias(name=name):
+                found.add(name)
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name):
+                found.add(name)
+            case ast.Constant(value=str(name)):
+                found.add(name)
+    return found
+
+
+def details(page):
+    found = re.search(
+        r"^## Implementation details\n(.*?)(?=^## |\Z)", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
+    return " ".join(found[1].split()) if found else ""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if details(page)])
+def test_what_the_implementation_details_of_a_page_name_is_in_the_code(page):
+    name = r"`[A-Za-z_][\w.]*`"
+    told = re.findall(rf"\(({name}(?:(?:, | and | in ){name})*)\)", details(page))
+    script, *package = (
+        ast.parse(path.read_text()) for path in (ROOT / f"{Path(page).stem}.py", *ROOT.glob("popgym_arcade/**/*.py"))
+    )
+    known = set().union(*map(names_of, (script, *package)))
+    parts = {part for text in told for each in re.findall(r"`([\w.]+)`", text) for part in each.split(".")}
+    assert told and parts <= known | ELSEWHERE, parts - known
+    blocks_of = {node.name: node for node in ast.walk(script) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for text in told:
+        for inner, outer in re.findall(r"`(\w+)` in `(\w+)`", text):
+            assert inner in names_of(blocks_of[outer]), text
+
+
 # ------------------------------------------------------------------------------------------------------------- commands
 
 
@@ -276,6 +353,9 @@ def check_make(words):
     targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for word in words:
         name, given, flags = word.partition("=")
+        if name == "TEST_ARGS":  # pytest's
+            assert all((ROOT / path).is_file() for path in re.findall(r"tests/\S+", flags)), word
+            continue
         assert name in (VARIABLES if given else targets), word
         if given:
             check_flags(VARIABLES[name], shlex.split(flags))
@@ -309,7 +389,9 @@ OTHERS = ("git", "tensorboard", "wandb")  # somebody else's
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_are_such_that_can_be_given(page, tmp_path, monkeypatch):
+def test_the_commands_of_a_page_are_such_that_can_be_given(page, tmp_path, monkeypatch, request):
+    if page == OWN_TWIN:
+        request.getfixturevalue("own_twin")  # its id
     monkeypatch.chdir(ROOT)
     inline = re.findall(r"`(python \w[\w/]*\.py [^`]+)`", (ROOT / page).read_text())
     calls = [call for text in blocks(page, "bash") + inline for call in calls_of(text, tmp_path)]

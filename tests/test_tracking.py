@@ -75,14 +75,19 @@ def steps_of(points_of: dict) -> dict[str, list[int]]:
     return {tag: [step for step, _ in points] for tag, points in points_of.items() if points}
 
 
-def test_every_point_is_mirrored(wandb, tmp_path):
-    args = small("pqn_mlp", track=True, num_seeds=2, wandb_entity="team", run_dir=str(tmp_path))
-    folder = script("pqn_mlp").main(dataclasses.replace(args, total_timesteps=128))
+TWO_TASKS = {"env_ids": ("CartPole-v1",) * 2, "reward_scales": (1.0, 10.0)}
+
+
+@pytest.mark.parametrize(("name", "more"), [("pqn_mlp", {}), ("dqn_mlp", {}), ("impala_popart", TWO_TASKS)])
+def test_every_point_is_mirrored(name, more, wandb, tmp_path):
+    args = small(name, track=True, num_seeds=2, wandb_entity="team", run_dir=str(tmp_path), **more)
+    folder = script(name).main(dataclasses.replace(args, total_timesteps=128))
     (run,) = wandb.runs
     expected = curves(folder)
     for seed in (0, 1):
         expected |= {f"seed_{seed}/{tag}": points for tag, points in curves(folder / f"seed_{seed}").items()}
     assert "seed_1/eval/episodic_return" in expected
+    assert not more or "seed_1/CartPole-v1_x10/eval/episodic_return" in expected
     assert {tag: expected[tag] for tag in expected if expected[tag]} == mirrored(run)
     assert run.about["name"] == folder.name and run.axis == ("*", "global_step")
     where = {"project": "popgym_arcade", "entity": "team", "dir": folder, "resume": "allow"}
