@@ -217,7 +217,7 @@ def taken_from(folder: Path) -> dict[str, Path]:
     if len(found) != 1:
         raise UserError(f"--folders {folder}: it has {len(found) or 'no'} tables that are read here")
     others = [path for path in sorted(folder.glob("*.png")) if "__" not in path.stem]
-    others += sorted(folder.glob("cells.csv"))  # of gap_and_bias.py: returns of each seed
+    others += sorted(folder.glob("cells.csv"))  # of gap_and_bias.py: return on each id and twin
     named = {path.name if path.stem == folder.name else f"{folder.name}_{path.name}": path for path in others}
     return {f"{folder.name}.csv": found[0]} | named
 
@@ -232,7 +232,7 @@ def main(args: Args) -> None:
             raise UserError(f"--folders: two are named {folder.name}")
         found |= new
     tables = {path: table(path) for path in (*map(Path, args.csv), *found.values()) if path.suffix == ".csv"}
-    if not any(tables.values()):
+    if args.csv and not any(tables.values()):
         raise UserError(f"--csv {' '.join(args.csv)}: no table of an analysis script is among them")
     if found:
         Path(args.out).mkdir(parents=True, exist_ok=True)

@@ -177,6 +177,10 @@ runs_of() { # pattern of run folders' names -> patterns of the runs of the comma
     done
 }
 
+aside() { # folder: out of the way of a new one, under the time it was made
+    [ ! -e "$1" ] || mv -T "$1" "$(mktemp -d "$1.$(date -r "$1" +%Y%m%d-%H%M%S)_XXX")"
+}
+
 analyse() { # script of an analysis, name of its folder, flags; made again with other flags, or when a training is newer
     local folder="$OUT/$2" command="$1 ${*:3}"
     if [ -n "$DRY_RUN" ]; then
@@ -192,7 +196,7 @@ analyse() { # script of an analysis, name of its folder, flags; made again with 
     fi
     rm -rf "$folder.partial" # of an analysis that died
     if call "$1" --out "$folder.partial" "${@:3}"; then
-        [ ! -e "$folder" ] || mv -T "$folder" "$(mktemp -d "$folder.$(date -r "$folder" +%Y%m%d-%H%M%S)_XXX")"
+        aside "$folder"
         mv "$folder.partial" "$folder"
         echo "$command" > "$folder/command"
         touch "$folder"
@@ -202,8 +206,14 @@ analyse() { # script of an analysis, name of its folder, flags; made again with 
     fi
 }
 
-pages() { # what the pages show of the analyses so far
-    [ ${#analysed[@]} -eq 0 ] || run benchmark/analysis_tables.py --folders "${analysed[@]}" --out "$OUT/pages"
+pages() { # what the pages show of the analyses so far, in OUT/pages
+    local command=(benchmark/analysis_tables.py --folders "${analysed[@]}" --out "$OUT/pages")
+    if [ -n "$DRY_RUN" ]; then
+        told "${command[@]}"
+    elif [ ${#analysed[@]} -gt 0 ]; then
+        aside "$OUT/pages"
+        run "${command[@]}"
+    fi
 }
 
 report() { # name of the files, title and further flags of benchmark/report.py: of the commands so far, in this part

@@ -2,11 +2,11 @@
 
     python benchmark/regression.py --before 'runs/a/*' --after 'runs/b/*'
 
-What counts of a seed is the mean of all its evaluations but the one before the training, so that learning more slowly
-counts too. Prints a table: interquartile means of that over the seeds, their difference and its 95% bootstrap interval
-(both sides are resampled independently, as in gap_and_bias.py), and interquartile means of the last evaluations. Runs
-of one training with other seeds are put together. The exit code is 1 if an interval lies below 0, or a training is
-missing. benchmark/regression.sh makes the trainings.
+What counts of a seed is the mean of all evaluations of its greedy policy, so that learning more slowly counts too.
+Prints a table: interquartile means of that over the seeds, their difference and its 95% bootstrap interval (both sides
+are resampled independently, as in gap_and_bias.py), and interquartile means of the last evaluations. A training is
+worse if its interval lies below 0; with --again-before and --again-after, runs of other seeds, only if those say so
+too. The exit code is 3 if one is worse or missing. benchmark/regression.sh makes the trainings.
 """
 
 import glob
@@ -30,20 +30,29 @@ class Args:
     """run folders before the change, or patterns of them"""
     after: tuple[str, ...]
     """run folders after it"""
+    again_before: tuple[str, ...] = ()
+    """the same of other seeds, before the change"""
+    again_after: tuple[str, ...] = ()
+    """and after it"""
+
+    def checked(self) -> "Args":
+        """These arguments. Raises UserError for what does not go together."""
+        if bool(self.again_before) != bool(self.again_after):
+            raise UserError("give --again-before and --again-after together")
+        return self
 
 
 @dataclass(frozen=True)
 class Training:
-    """Greedy returns of a training by seed: at every step [N] that was evaluated."""
+    """Returns of the greedy policy by seed: at every step [N] that was evaluated."""
 
     steps: tuple[int, ...]
     returns: dict[int, list[float]]
 
     @property
     def means(self) -> np.ndarray:
-        """[S]: the mean of each seed's evaluations, but for one at step 0."""
-        first = int(self.steps[0] == 0 and len(self.steps) > 1)
-        return np.array([np.mean(each[first:]) for each in self.returns.values()])
+        """[S]: the mean of each seed's evaluations."""
+        return np.array([np.mean(each) for each in self.returns.values()])
 
     @property
     def last(self) -> np.ndarray:
@@ -55,8 +64,7 @@ def read_trainings(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Training]
     """Every training, by script, memory, id (of several tasks: task) and twin.
 
     Raises:
-        UserError: when there is no run, a seed twice, one that was evaluated at other steps than another, a training
-            without an evaluation or with a single seed.
+        UserError: when there is no run, a training twice, one without an evaluation or with a single seed.
     """
     matches = [Path(match) for pattern in patterns for match in sorted(glob.glob(pattern))]
     folders = [folder for folder in matches if (folder / "eval.csv").exists()]
@@ -64,21 +72,20 @@ def read_trainings(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Training]
         raise UserError(f"{' '.join(patterns)}: no run folder there")
     found: dict[tuple[str, ...], Training] = {}
     for folder in folders:
-        for key, new in trainings_of(folder).items():
-            known = found.get(key, Training(new.steps, {}))
-            if known.returns.keys() & new.returns.keys():
-                raise UserError(f"{folder}: a seed of {' '.join(key)} is there twice")
-            if known.steps != new.steps:
-                raise UserError(f"{folder}: {' '.join(key)} was evaluated at other steps than in another run")
-            found[key] = Training(new.steps, known.returns | new.returns)
-    for key, training in found.items():
-        if len(training.returns) < 2:
-            raise UserError(f"{' '.join(key)}: one seed says nothing about a difference, train two or more")
+        for key, training in trainings_of(folder).items():
+            if key in found:
+                raise UserError(f"{folder}: {' '.join(key)} is there twice")
+            found[key] = training
     return found
 
 
 def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
-    """What one run says of each of its tasks. Raises UserError without an evaluation of the greedy policy."""
+    """What one run says of each of its tasks.
+
+    Raises:
+        UserError: without an evaluation of the greedy policy, with seeds that were evaluated at different steps, and
+            where there is a single seed.
+    """
     about, rows = read_run(folder)
     points: dict[tuple[str, ...], dict[int, dict[int, float]]] = {}
     for row in rows:
@@ -91,23 +98,26 @@ def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
         raise UserError(f"{folder}: no evaluation of the greedy policy")
     found = {}
     for key, seeds in points.items():
-        steps = sorted(set.intersection(*map(set, seeds.values())))
-        returns = {seed: [seeds[seed][step] for step in steps] for seed in sorted(seeds)}
-        found[key] = Training(tuple(steps), returns)
+        steps = sorted(next(iter(seeds.values())))
+        if any(sorted(of_seed) != steps for of_seed in seeds.values()):
+            raise UserError(f"{folder}: seeds of {' '.join(key)} were evaluated at different steps")
+        if len(seeds) == 1:
+            raise UserError(f"{folder}: one seed says nothing about a difference, train two or more")
+        found[key] = Training(tuple(steps), {seed: [seeds[seed][step] for step in steps] for seed in sorted(seeds)})
     return found
 
 
-def compare(before: dict, after: dict) -> tuple[str, int]:
-    """A table of all trainings, and how many of them are worse or missing.
+def compare(before: dict, after: dict) -> tuple[str, list[tuple[str, ...]]]:
+    """A table of all trainings, and those of them that are worse or missing.
 
     Raises:
         UserError: when a training was evaluated at other steps.
     """
-    lines, bad = [], 0
+    lines, bad = [], []
     for key in sorted(before.keys() | after.keys()):
         if key not in before or key not in after:
-            lines.append([*key, *[""] * 7, "missing"])
-            bad += 1
+            lines.append([*key, *[""] * 6, "missing"])
+            bad.append(key)
             continue
         if before[key].steps != after[key].steps:
             until = f"{before[key].steps[-1]:,} steps before and {after[key].steps[-1]:,} after"
@@ -115,12 +125,11 @@ def compare(before: dict, after: dict) -> tuple[str, int]:
         sides = before[key], after[key]
         means, lasts = ([middle(getattr(side, name)) for side in sides] for name in ("means", "last"))
         difference = estimate([after[key].means], [before[key].means])
-        worse = difference.high < 0
+        worse = not difference.high >= 0  # not a number is worse
         within = f"{difference.low:+.3f} to {difference.high:+.3f}"
-        seeds = " and ".join(dict.fromkeys(str(len(side.returns)) for side in sides))
-        lines.append([*key, seeds, *means, f"{difference.value:+.3f}", within, *lasts, "worse" if worse else ""])
-        bad += worse
-    head = ["script", "memory", "id", "twin", "seeds", "before", "after", "difference", "95% interval"]
+        lines.append([*key, *means, f"{difference.value:+.3f}", within, *lasts, "worse" if worse else ""])
+        bad += [key] * worse
+    head = ["script", "memory", "id", "twin", "before", "after", "difference", "95% interval"]
     return markdown([*head, "last before", "last after", "verdict"], lines), bad
 
 
@@ -130,16 +139,19 @@ def middle(values: np.ndarray) -> str:
 
 
 def main(args: Args) -> bool:
-    """Prints the table; whether nothing is worse or missing."""
-    table, bad = compare(read_trainings(args.before), read_trainings(args.after))
-    print(table, end="")
-    print(f"{bad} of these are worse or missing" if bad else "none of these is worse")
+    """Prints a table, of other seeds a second one; whether nothing is worse or missing."""
+    args = args.checked()
+    pairs = [(args.before, args.after), *([(args.again_before, args.again_after)] if args.again_after else [])]
+    compared = [compare(*map(read_trainings, pair)) for pair in pairs]
+    print(*(table for table, _ in compared), sep="\n", end="")
+    bad = [key for key in compared[0][1] if all(key in each for _, each in compared)]
+    print(f"worse or missing: {', '.join(map(' '.join, bad))}" if bad else "none of these is worse")
     return not bad
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(0 if main(tyro.cli(Args, description=__doc__)) else 1)
+        sys.exit(0 if main(tyro.cli(Args, description=__doc__)) else 3)
     except UserError as error:
         print(f"regression.py: error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
 # Does it learn as it did? The same small trainings by the scripts of a commit and by those of the working tree, and the
-# differences of their returns; where one is worse, again with as many further seeds (CONTRIBUTING.md). Settings: see
+# differences of their returns; where one is worse, all again with as many further seeds (CONTRIBUTING.md). Settings: see
 # common.sh.
 #   benchmark/regression.sh [COMMIT]          COMMIT: HEAD
 SEEDS="${SEEDS:-0 1 2 3 4}"
 commit="$(git -C "$(dirname "$0")/.." rev-parse --short "${1:-HEAD}^{commit}")" || exit 2
 WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
-before="$RUN_DIR/scripts_$commit"
-if [ -z "$DRY_RUN" ] && [ ! -d "$before" ]; then
-    mkdir -p "$RUN_DIR"
+[ $num_seeds -gt 1 ] || refuse "SEEDS=$SEEDS: one seed says nothing about a difference, name two or more"
+changed="$(git diff HEAD -- '*.py'; git ls-files -o --exclude-standard -z -- '*.py' | xargs -0r cat)"
+now="$(git rev-parse --short HEAD)_$(cksum <<< "$changed" | cut -d ' ' -f 1)"
+before="$RUN_DIR/scripts_$commit" after="$RUN_DIR/scripts_$now" # copies: the working tree may go on meanwhile
+
+copy() { # folder, unless it is there, of what comes in as a tar archive
+    local unpacked
+    if [ -d "$1" ]; then cat > /dev/null && return; fi
     unpacked="$(mktemp -d "$RUN_DIR/unpacking_XXXXXX")"
-    git archive "$commit" | tar -x -C "$unpacked"
-    mv "$unpacked" "$before"
+    tar -x -C "$unpacked"
+    mv -T "$unpacked" "$1"
+}
+if [ -z "$DRY_RUN" ]; then
+    mkdir -p "$RUN_DIR"
+    git archive "$commit" | copy "$before"
+    git ls-files -co --exclude-standard -z -- '*.py' popgym_arcade | { xargs -0 ls -d 2> /dev/null || true; } | tar -c -T - | copy "$after"
 fi
 vectors="--env-id CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
 chain="--env-id MemoryChain-bsuite --env-params memory_length=10 --no-prev-action --hidden-size 64"
@@ -29,38 +39,34 @@ steps() { # steps, evaluations; steps of smoke and flags that only smoke has -> 
 
 both_sides() { # trains all with $seeds
     local folder
-    for when in before after; do
-        if [ $when = before ]; then
-            part="before_$commit" folder="$before/"
-        else
-            changed="$(git diff HEAD -- '*.py'; git ls-files -o --exclude-standard -z -- '*.py' | xargs -0r cat)"
-            part="after_$(git rev-parse --short HEAD)_$(cksum <<< "$changed" | cut -d ' ' -f 1)" folder=""
-        fi
-        train "${folder}pqn_mlp.py" $vectors --q-lambda 0.9 --exploration-fraction 0.5 $(steps 100000 10) $seeds
-        train "${folder}ppo_mlp.py" $vectors $(steps 100000 10) $seeds
-        train "${folder}dqn_mlp.py" $replay $(steps 100000 10 1024 --learning-starts 256) $seeds
-        train "${folder}pqn_rnn.py" $chain --num-steps 32 --q-lambda 0.95 $(steps 150000 10) $seeds
-        train "${folder}ppo_rnn.py" $chain --num-envs 16 --num-steps 32 --num-minibatches 4 --learning-rate 1e-3 $(steps 150000 10) $seeds
-        train "${folder}dqn_rnn.py" $chain $sequences $(steps 100000 10 1024 --learning-starts 256) $seeds
-        train "${folder}impala_popart.py" $two_scales $(steps 200000 10) $seeds
-        train "${folder}pqn_rnn.py" --env-id CartPoleEasy --partial-obs --hidden-size 128 $(steps 30000 3) $seeds
-        train "${folder}ppo_continuous_action.py" $continuous --learning-rate 1e-3 $(steps 200000 10) $seeds
-        if [ $when = before ]; then mapfile -t earlier < <(runs_of "*__*"); fi
+    for folder in "$before" "$after"; do
+        part="${folder##*/scripts_}"
+        train "$folder/pqn_mlp.py" $vectors --q-lambda 0.9 --exploration-fraction 0.5 $(steps 100000 10) $seeds
+        train "$folder/ppo_mlp.py" $vectors $(steps 100000 10) $seeds
+        train "$folder/dqn_mlp.py" $replay $(steps 100000 10 1024 --learning-starts 256) $seeds
+        train "$folder/pqn_rnn.py" $chain --num-steps 32 --q-lambda 0.95 $(steps 150000 10) $seeds
+        train "$folder/ppo_rnn.py" $chain --num-envs 16 --num-steps 32 --num-minibatches 4 --learning-rate 1e-3 $(steps 150000 10) $seeds
+        train "$folder/dqn_rnn.py" $chain $sequences $(steps 100000 10 1024 --learning-starts 256) $seeds
+        train "$folder/impala_popart.py" $two_scales $(steps 200000 10) $seeds
+        train "$folder/pqn_rnn.py" --env-id CartPoleEasy --partial-obs --hidden-size 128 $(steps 30000 3) $seeds
+        train "$folder/ppo_continuous_action.py" $continuous --learning-rate 1e-3 $(steps 200000 10) $seeds
+        mapfile -t found < <(runs_of "*__*")
+        [ "$folder" != "$before" ] || earlier=("${found[@]}")
     done
-    mapfile -t later < <(runs_of "*__*")
+    places=()
 }
 
 both_sides
-comparison=(benchmark/regression.py --before "${earlier[@]}" --after "${later[@]}")
+comparison=(benchmark/regression.py --before "${earlier[@]}" --after "${found[@]}")
 if [ -n "$DRY_RUN" ]; then
     told "${comparison[@]}"
 elif call "${comparison[@]}"; then
     exit
-elif [ $? -ne 1 ] || [ ${#failed[@]} -gt 0 ]; then
+elif [ $? -ne 3 ] || [ ${#failed[@]} -gt 0 ]; then
     failed+=("${comparison[*]}")
 else
     echo "once more, with as many further seeds, before that is believed"
     seeds="--seed $((first_seed + num_seeds)) --num-seeds $num_seeds"
     both_sides
-    run benchmark/regression.py --before "${earlier[@]}" --after "${later[@]}"
+    run "${comparison[@]}" --again-before "${earlier[@]}" --again-after "${found[@]}"
 fi

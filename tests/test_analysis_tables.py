@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import gap_and_bias
 from benchmark import analysis_tables
 from evaluate import interval
 
@@ -112,10 +113,10 @@ def test_pages_get_a_folders_table_and_the_pictures_of_all_runs(tmp_path):
     assert (tmp_path / "pages/evaluate_seeds.md").read_text() == analysis_tables.table(place / "evaluate.csv")
 
 
-def test_pages_get_the_returns_of_each_seed_and_the_saliency_of_each_run(tmp_path):
+def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     gap = {"env_id": "A", "algorithm": "pqn", "memory": "GRU", "quantity": "gap", "value": 0.5, "low": "", "high": ""}
     write(tmp_path / "gap_and_bias/gap_and_bias.csv", [gap])
-    write(tmp_path / "gap_and_bias/cells.csv", [{"scores": "0.5 0.25"}])
+    write(tmp_path / "gap_and_bias/cells.csv", [dict.fromkeys(gap_and_bias.CELL_COLUMNS, "1")])
     write(tmp_path / "gap_and_bias/missing.csv", [{"cell": "B"}])
     (tmp_path / "saliency").mkdir()
     for name in ("A__pomdp__pqn_rnn__GRU__0__20261125-012605", "A__mdp__pqn_rnn__GRU__0__20261125-012605-2"):
@@ -126,9 +127,11 @@ def test_pages_get_the_returns_of_each_seed_and_the_saliency_of_each_run(tmp_pat
     pictures = {f"saliency__A__{twin}__pqn_rnn__GRU__0__{kind}.png" for twin in ("mdp", "pomdp") for kind in KINDS}
     tables = {"gap_and_bias.csv", "gap_and_bias.md", "gap_and_bias_cells.csv"}
     assert {path.name for path in (tmp_path / "pages").iterdir()} == pictures | tables
-    assert "scores" in (tmp_path / "pages/gap_and_bias_cells.csv").read_text()
+    assert (tmp_path / "pages/gap_and_bias_cells.csv").read_text().startswith(",".join(gap_and_bias.CELL_COLUMNS))
     found = (tmp_path / "pages/saliency__A__mdp__pqn_rnn__GRU__0__grid.png").read_text()
     assert found == "A__mdp__pqn_rnn__GRU__0__20261125-012605-2__grid.png"
+    analysis_tables.main(analysis_tables.Args(folders=folders[1:], out=str(tmp_path / "alone")))
+    assert {path.name for path in (tmp_path / "alone").iterdir()} == pictures
     (tmp_path / "saliency/A__mdp__pqn_rnn__GRU__0__20261125-012606__grid.png").touch()
     with pytest.raises(analysis_tables.UserError, match="two runs are named A__mdp__pqn_rnn__GRU__0"):
         analysis_tables.main(analysis_tables.Args(folders=folders, out=str(tmp_path / "other")))

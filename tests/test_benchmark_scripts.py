@@ -20,7 +20,7 @@ LISTS = sorted(path for path in (ROOT / "benchmark").glob("*.sh") if path.stem !
 HAVE_OWN_IDS = ("classic_control", "memory_chain", "memory_length", "ppo_continuous_action")
 BUDGETS = ("smoke", "cpu", "gpu", "paper")
 # In the place of Python: notes its arguments, leaves a run folder with a checkpoint or the folder of an analysis, takes
-# its time, saves itself when it is stopped, and fails, each if it is told to.
+# its time, saves itself when it is stopped, and fails (FAILS: scripts, CODE), each if it is told to.
 IN_PLACE_OF_PYTHON = """#!/bin/bash
 echo "$*" >> "$CALLS"
 ps -o pgid= $$ > "$CALLS.group"
@@ -36,7 +36,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 if [ -n "${SLEEPS:-}" ] && [ -n "$run" ]; then sleep 60 > /dev/null 2>&1 & wait $!; fi
-[[ -z "${FAILS:-}" || $script != ${FAILS}* ]]
+[[ -n "${FAILS:-}" && $script == ${FAILS}* ]] && exit ${CODE:-1} || exit 0
 """
 
 
@@ -192,14 +192,32 @@ def test_what_is_worse_is_trained_once_more_with_further_seeds(tmp_path):
     first = calls(tmp_path)
     trainings = [call for call in first if "regression.py" not in call]
     assert len(trainings) == 18 and all("--seed 0 --num-seeds 2" in call for call in trainings)
+    scripts = {Path(call.split()[0]) for call in trainings}
+    assert len(scripts) == 16 and all((script.parent / "popgym_arcade/registration.py").is_file() for script in scripts)
     (tmp_path / "calls").unlink()
-    assert run(path, tmp_path, **settings, FAILS="benchmark/regression.py").returncode == 1
+    assert run(path, tmp_path, **settings, FAILS="benchmark/regression.py", CODE="3").returncode == 1
     comparison, *again, both = calls(tmp_path)
     assert comparison == first[-1] and len(again) == 18 and all("--seed 2 --num-seeds 2" in call for call in again)
-    assert len(both.split()) == 2 * len(comparison.split()) - 3  # runs of all seeds; the script and two flags
-    (tmp_path / "calls").unlink()
-    done = run(path, tmp_path, **settings | {"SEEDS": "4 5"}, FAILS="pqn_rnn")
-    assert done.returncode == 1 and not [call for call in calls(tmp_path) if "--seed 6" in call]
+    runs = [re.findall(r"(?<=/)\d+(?=/)", part) for part in re.split(r"--again-before|--again-after", both)]
+    assert both.startswith(comparison) and [len(each) for each in runs] == [18, 9, 9]
+    assert not set(runs[0]) & {*runs[1], *runs[2]}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"FAILS": "benchmark/regression.py", "CODE": "2"}, {"FAILS": "*regression.py", "CODE": "1"}]
+    + [{"FAILS": "*@(pqn_rnn|regression).py", "CODE": "3"}],
+)
+def test_what_could_not_be_compared_is_not_trained_once_more(more, tmp_path):
+    settings = {"BUDGET": "smoke", "SEEDS": "0 1"}
+    assert run(ROOT / "benchmark/regression.sh", tmp_path, **settings, **more).returncode == 1
+    assert not [call for call in calls(tmp_path) if "--seed 2" in call]
+
+
+def test_one_seed_is_refused_before_it_is_trained(tmp_path):
+    done = run(ROOT / "benchmark/regression.sh", tmp_path, SEEDS="0")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and not calls(tmp_path)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_settings_that_a_list_does_not_take_are_told(tmp_path):

@@ -14,29 +14,25 @@ ROOT = Path(__file__).parents[1]
 COLUMNS = ("global_step", "seed", "env_id", "task", "partial_obs", "policy", "return_mean")
 
 
-def write_run(folder: Path, finals, memory="GRU", step=200, tasks=("CartPoleEasy",), seed=0, half=0.0) -> None:
-    """A run whose seeds, from `seed` on, were evaluated three times: first with what does not count, then with `half`,
-    then with `finals`; plus 1 for each further task.
-    """
+def write_run(folder: Path, finals, memory="GRU", step=200, tasks=("CartPoleEasy",), half=0.0) -> None:
+    """A run whose seeds were evaluated with `half`, then with `finals`; plus 1 for each further task."""
     folder.mkdir(parents=True)
     (folder / "args.json").write_text(json.dumps({"script": "pqn_rnn", "args": {"memory": memory}}))
     rows = []
-    for at, final in enumerate(finals, seed):
+    for seed, final in enumerate(finals):
         for more, task in enumerate(tasks):
             name = task if len(tasks) > 1 else ""
-            points = (
-                (0, "random", 0.1),
-                (0, "greedy", 7.0),
-                (100, "greedy", half + more),
-                (step, "greedy", final + more),
-            )
-            rows += [(when, at, task, name, False, policy, value) for when, policy, value in points]
+            points = ((0, "random", 9.0), (100, "greedy", half + more), (step, "greedy", final + more))
+            rows += [(at, seed, task, name, False, policy, value) for at, policy, value in points]
     with (folder / "eval.csv").open("w", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
 
 
 def compare(tmp_path) -> tuple[str, int]:
-    return regression.compare(*(regression.read_trainings((f"{tmp_path}/{name}/*",)) for name in ("before", "after")))
+    """The table, and how many are worse or missing."""
+    sides = (regression.read_trainings((f"{tmp_path}/{name}/*",)) for name in ("before", "after"))
+    table, bad = regression.compare(*sides)
+    return table, len(bad)
 
 
 def cells(line: str) -> list[str]:
@@ -57,19 +53,41 @@ def test_to_learn_more_slowly_is_worse_though_the_end_is_the_same(tmp_path):
     write_run(tmp_path / "before/run", [1.0, 1.0, 1.0, 1.0], half=0.8)
     write_run(tmp_path / "after/run", [1.0, 1.0, 1.0, 1.0], half=0.2)
     table, bad = compare(tmp_path)
-    seeds, *numbers = cells(table.splitlines()[2])[4:]
-    assert (bad, seeds) == (1, "4")
-    assert numbers == ["0.900", "0.600", "-0.300", "-0.300 to -0.300", "1.000", "1.000", "worse"]
+    assert bad == 1
+    assert cells(table.splitlines()[2])[4:] == [
+        "0.900",
+        "0.600",
+        "-0.300",
+        "-0.300 to -0.300",
+        "1.000",
+        "1.000",
+        "worse",
+    ]
 
 
-def test_seeds_of_several_runs_are_put_together(tmp_path):
-    for name in ("before", "after"):
-        write_run(tmp_path / name / "first", [0.0, 0.0])
-        write_run(tmp_path / name / "second", [0.0, 0.0], seed=2)
-    assert "| mdp | 4 |" in compare(tmp_path)[0]
-    write_run(tmp_path / "after/third", [0.0, 0.0], seed=3)
-    with pytest.raises(regression.UserError, match="a seed of pqn_rnn GRU CartPoleEasy mdp is there twice"):
-        compare(tmp_path)
+def test_what_is_not_worse_with_other_seeds_too_is_not_worse(tmp_path, capsys):
+    good, bad = [1.0, 0.95, 1.0, 0.9], [0.5, 0.4, 0.6, 0.5]
+    for name, by_memory in {"a": (good, good), "b": (bad, good), "c": (good, bad), "d": (bad, bad)}.items():
+        for memory, finals in zip(("GRU", "LRU"), by_memory, strict=True):
+            write_run(tmp_path / name / memory, finals, memory)
+
+    def worse(after, again):
+        sides = {"before": "a", "after": after, "again_before": "a", "again_after": again}
+        fine = regression.main(regression.Args(**{side: (f"{tmp_path}/{name}/*",) for side, name in sides.items()}))
+        *_, told = capsys.readouterr().out.splitlines()
+        assert fine == (told == "none of these is worse")
+        return told
+
+    assert worse("b", "a") == worse("b", "c") == "none of these is worse"
+    assert worse("b", "d") == worse("d", "b") == "worse or missing: pqn_rnn GRU CartPoleEasy mdp"
+    with pytest.raises(regression.UserError, match="together"):
+        regression.Args(("a",), ("b",), again_after=("c",)).checked()
+
+
+def test_a_return_that_is_no_number_is_worse(tmp_path):
+    write_run(tmp_path / "before/run", [1.0, 0.95])
+    write_run(tmp_path / "after/run", [float("nan"), 0.95])
+    assert compare(tmp_path)[1] == 1
 
 
 def test_tasks_of_one_run_are_compared_apart_and_what_is_missing_counts(tmp_path):
@@ -78,7 +96,7 @@ def test_tasks_of_one_run_are_compared_apart_and_what_is_missing_counts(tmp_path
     write_run(tmp_path / "after/run", [0.0, 0.5], tasks=("A", "B"))
     table, bad = compare(tmp_path)
     assert bad == 1 and table.count("missing") == 1
-    assert "| A | mdp | 2 | 0.000 | 0.125 | +0.125 |" in table and "| B | mdp | 2 | 1.000 | 1.125 | +0.125 |" in table
+    assert "| A | mdp | 0.000 | 0.125 | +0.125 |" in table and "| B | mdp | 1.000 | 1.125 | +0.125 |" in table
 
 
 @pytest.mark.parametrize(
@@ -104,4 +122,12 @@ def test_the_exit_code_says_whether_anything_is_worse(tmp_path):
         subprocess.run([*line, f"{tmp_path}/{name}/*"], capture_output=True, timeout=120).returncode
         for name in ("before", "after", "nowhere")
     ]
-    assert codes == [0, 1, 2]
+    assert codes == [0, 3, 2]
+
+
+def test_seeds_of_a_run_that_were_evaluated_at_different_steps_are_refused(tmp_path):
+    write_run(tmp_path / "run", [1.0, 0.9])
+    lines = (tmp_path / "run/eval.csv").read_text().splitlines()
+    (tmp_path / "run/eval.csv").write_text("\n".join(lines[:-1]))
+    with pytest.raises(regression.UserError, match="evaluated at different steps"):
+        regression.read_trainings((str(tmp_path / "run"),))
