@@ -12,8 +12,8 @@ more than their seed, that is told. Behind a ± is the standard deviation over t
 interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
 
 `--over` draws OUT_over.png too. With several of popgym_arcade's ids there are also OUT_summary.md (ids by groups),
-OUT_aggregate.md and OUT_aggregate.png: returns of all ids together, 0 being the random policy's and 1 the best possible
-(benchmark/results), their curve and their performance profiles.
+OUT_aggregate.md, OUT_aggregate.png and OUT_profile.csv: returns of all ids together, 0 being the random policy's and 1
+the best possible (benchmark/results), their curves over steps and wall time and their performance profiles.
 
 The third puts tables where pages ask for them, between `<!-- report: FILE -->` and `<!-- end -->`.
 """
@@ -45,7 +45,11 @@ MAY_DIFFER = {  # arguments, between the runs of a cell
     *("num_devices", "distributed", "coordinator_address", "num_processes", "process_id"),
     *("deterministic", "compile_cache", "track", "wandb_project_name", "wandb_entity"),
 }
-EXTRAS = ("_minutes.png", "_over.png", "_summary.md", "_aggregate.md", "_aggregate.png")  # written where they apply
+EXTRAS = (  # written where they apply
+    *("_minutes.png", "_over.png"),
+    *("_summary.md", "_aggregate.md", "_aggregate.png", "_profile.csv"),
+)
+THRESHOLDS = np.linspace(-0.2, 1, 61)  # of performance profiles
 
 
 class UserError(ValueError):
@@ -312,13 +316,13 @@ class Cell:
         means = np.array([np.mean(at[step]) for step in steps if step in at])
         return means if len(means) == len(steps) > 1 and means[-1] > means[0] else None
 
-    def of_runs(self, name: str) -> list[float]:
-        """The greatest value of a column in each run; none where the column is not there in every one."""
+    def of_runs(self, name: str) -> dict[str, float]:
+        """The greatest value of a column by run; none where the column is not there in every one."""
         found: dict[str, float] = {}
         for row in self.rows:
             if name in row:
                 found[row["run"]] = max(float(row[name]), found.get(row["run"], -np.inf))
-        return list(found.values()) if len(found) == len({row["run"] for row in self.rows}) else []
+        return found if len(found) == len({row["run"] for row in self.rows}) else {}
 
 
 def make_cells(rows: list[dict], by: str) -> list[Cell]:
@@ -451,8 +455,8 @@ def table(cells: list[Cell], by: str) -> str:
                 ", ".join(f"{value:.{min(number, 2)}f}" for value in final),
                 f"{cell.random:.{number}f}",
                 of_seeds(list(training.values())) if len(training) == len(final) else "",
-                f"{np.median(speed):,.0f}" if speed else "",
-                f"{max(minutes):.1f}" if minutes else "",
+                f"{np.median(list(speed.values())):,.0f}" if speed else "",
+                f"{max(minutes.values()):.1f}" if minutes else "",
             ]
         )
     head = ["id", "twin", by, "seeds", "steps", "greedy return", TRIMMED, "95% interval", "each seed", "random policy"]
@@ -487,6 +491,16 @@ class Together:
     scores: np.ndarray
     final: np.ndarray  # [S, M]
     final_steps: tuple[int, ...]  # they differ where ids are trained for longer, or runs stopped early
+    minutes: np.ndarray | None  # [N]: until each of the steps, the mean over ids; None where that is not known
+    took: float | None  # minutes of all runs, one after the other
+    sps: float | None  # steps per second, the median over the runs
+
+    @functools.cached_property
+    def profile(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Share of runs (a seed on an id) above each of THRESHOLDS, and both ends of its interval: each [61]."""
+        with numpy_seed(0):
+            found, bands = library.create_performance_profile({"": self.final}, THRESHOLDS, reps=RESAMPLES)
+        return found[""], *bands[""]
 
 
 def put_together(cells: list[Cell]) -> tuple[list[Together], list[str]]:
@@ -517,7 +531,19 @@ def one_together(twin: str, group: str, cells: list[Cell]) -> Together:
     final = np.stack([normalised(cell, cell.final) for cell in cells], axis=1)
     lasts = sorted({max(points) for cell in cells for points in cell.seeds.values()})
     tasks = tuple(cell.task for cell in cells)
-    return Together(twin, group, tasks, steps, np.stack(scores, axis=1), final, tuple(lasts))
+    minutes = [cell.minutes(each) for cell, (each, _) in zip(cells, curves, strict=True)]
+    known = None
+    if all(each is not None for each in minutes):
+        known = np.mean([np.interp(steps, x, y) for (x, _), y in zip(curves, minutes, strict=True)], axis=0)
+    took, sps = (each_run(cells, name) for name in ("minutes", "sps"))
+    told = sum(took.values()) if took else None, float(np.median(list(sps.values()))) if sps else None
+    return Together(twin, group, tasks, steps, np.stack(scores, axis=1), final, tuple(lasts), known, *told)
+
+
+def each_run(cells: list[Cell], name: str) -> dict[str, float]:
+    """A column's greatest value in every run of the cells; nothing where it is not known of all of them."""
+    found = [cell.of_runs(name) for cell in cells]
+    return {run: value for each in found for run, value in each.items()} if all(found) else {}
 
 
 def table_together(together: list[Together], by: str) -> str:
@@ -527,9 +553,22 @@ def table_together(together: list[Together], by: str) -> str:
         last = each.final[..., None]
         seeds, ids = each.final.shape
         within = "one seed" if seeds == 1 else "{:.3f} to {:.3f}".format(*np.ravel(interval(last)))
-        numbers = f"{iqm(last)[0]:.3f}", within, f"{last.mean():.3f}"
-        lines.append([each.twin, each.group, str(ids), str(seeds), least_to_most(each.final_steps), *numbers])
-    return markdown(["twin", by, "ids", "seeds", "steps", TRIMMED, "95% interval", "mean"], lines)
+        numbers = f"{iqm(last)[0]:.3f}", within, of_seeds(list(each.final.mean(axis=1)))
+        cost = f"{each.sps:,.0f}" if each.sps else "", f"{each.took:.0f}" if each.took else ""
+        lines.append([each.twin, each.group, str(ids), str(seeds), least_to_most(each.final_steps), *numbers, *cost])
+    head = ["twin", by, "ids", "seeds", "steps", TRIMMED, "95% interval", "mean"]
+    return markdown([*head, "steps/s", "minutes, all runs"], lines)
+
+
+def profile_rows(together: list[Together], by: str) -> list[dict]:
+    """Rows of OUT_profile.csv: a performance profile (Agarwal et al. 2021), as drawn; of one seed without interval."""
+    rows = []
+    for each in together:
+        for at, share, low, high in zip(THRESHOLDS, *each.profile, strict=True):
+            row = {"twin": each.twin, by: each.group, "normalised_return": f"{at:.2f}", "share": f"{share:.4f}"}
+            within = {"low": "", "high": ""} if len(each.final) == 1 else {"low": f"{low:.4f}", "high": f"{high:.4f}"}
+            rows.append(row | within)
+    return rows
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures
@@ -618,28 +657,35 @@ def legend(figure, panels, title: str) -> None:
 
 
 def draw_together(together: list[Together], args: Args, path: Path) -> None:
-    """Normalised returns of all ids over steps, and performance profiles of the last ones."""
+    """Normalised returns of all ids over steps and wall time, and performance profiles of the last ones."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
     groups, twins = (sorted({getattr(each, name) for each in together}) for name in ("group", "twin"))
-    figure = Figure(figsize=(11, 4), layout="constrained")
-    curves, profiles = panels = figure.subplots(1, 2)
-    thresholds = np.linspace(-0.2, 1, 61)
+    timed = any(each.minutes is not None for each in together)
+    figure = Figure(figsize=(15 if timed else 11, 4), layout="constrained")
+    panels = figure.subplots(1, 3 if timed else 2)
+    profiles = panels[-1]
     for each in together:
         how = look(each, groups, twins)
-        curves.plot(each.steps, iqm(each.scores), **how)
-        with numpy_seed(0):
-            found, bands = library.create_performance_profile({"": each.final}, thresholds, reps=RESAMPLES)
-        profiles.plot(thresholds, found[""], **(how | {"marker": ""}))
+        for axes, x in zip(panels[:-1], (each.steps, each.minutes), strict=False):
+            if x is None:
+                continue
+            axes.plot(x, iqm(each.scores), **how)
+            if len(each.final) > 1:
+                axes.fill_between(x, *interval(each.scores), color=how["color"], alpha=0.15, linewidth=0)
+        share, low, high = each.profile
+        profiles.plot(THRESHOLDS, share, **(how | {"marker": ""}))
         if len(each.final) > 1:
-            curves.fill_between(each.steps, *interval(each.scores), color=how["color"], alpha=0.15, linewidth=0)
-            profiles.fill_between(thresholds, *bands[""], color=how["color"], alpha=0.15, linewidth=0)
-    curves.set(xlabel="environment steps of a seed", ylabel=f"normalised return, {TRIMMED}", xlim=(0, None))
+            profiles.fill_between(THRESHOLDS, low, high, color=how["color"], alpha=0.15, linewidth=0)
+    minutes = "minutes an id, all seeds of a process"
+    for axes, label in zip(panels[:-1], ("environment steps of a seed", minutes), strict=False):
+        axes.set(xlabel=label, xlim=(0, None))
+    panels[0].set_ylabel(f"normalised return, {TRIMMED}")
+    panels[0].xaxis.set_major_formatter(EngFormatter(sep=""))
     profiles.set(xlabel="normalised return", ylabel="share of runs above it", ylim=(0, 1.02))
     for axes in panels:
         axes.grid(alpha=0.3)
-    curves.xaxis.set_major_formatter(EngFormatter(sep=""))
     ids = len(together[0].tasks)
     figure.suptitle(f"{args.title}: {ids} ids together, 0 the random policy, 1 the best possible")
     legend(figure, panels, args.by)
@@ -741,6 +787,7 @@ def main(args: Args) -> None:
         Path(f"{out}_summary.md").write_text(summary(arcade))
     if together:
         Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
+        write_table(Path(f"{out}_profile.csv"), profile_rows(together, args.by))
         draw_together(together, args, Path(f"{out}_aggregate.png"))
     print(told, end="")
     for words in left_out:

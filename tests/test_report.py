@@ -227,6 +227,55 @@ def test_ids_that_were_trained_for_longer_count_with_their_last_evaluation(tmp_p
     assert (line["steps"], line["95% interval"]) == ("110 to 900", "one seed") and best <= 1
     report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "one_seed")))
     assert (tmp_path / "out/one_seed_aggregate.png").stat().st_size > 10_000
+    with (tmp_path / "out/one_seed_profile.csv").open(newline="") as file:
+        assert {(row["low"], row["high"]) for row in csv.DictReader(file)} == {("", "")}
+
+
+def test_a_profile_is_the_share_of_runs_above_each_return(tmp_path):
+    both_twins(tmp_path)
+    together, _ = report.put_together(cells_of(tmp_path))
+    rows = report.profile_rows(together, "memory")
+    assert len(rows) == 4 * 61
+    for each in together:
+        of_group = [row for row in rows if (row["twin"], row["memory"]) == (each.twin, each.group)]
+        shares = [np.mean(each.final > float(row["normalised_return"])) for row in of_group]
+        np.testing.assert_allclose([float(row["share"]) for row in of_group], shares, atol=1e-4)
+        assert all(float(row["low"]) <= float(row["share"]) <= float(row["high"]) for row in of_group)
+
+
+def test_time_and_speed_of_all_ids_together(tmp_path, monkeypatch):
+    """Two ids trained apart, and by one agent for both, whose time is told once and is half each one's."""
+    columns = ("global_step", "seed", "env_id", "task", "partial_obs", "policy", "return_mean")
+    for name, ids, length in (("a", ["CartPoleEasy"], 1), ("b", ["SkittlesEasy"], 3), ("both", 2 * [0], 6)):
+        ids = ["CartPoleEasy", "SkittlesEasy"] if name == "both" else ids
+        run = write_run(tmp_path, name, "multi" if name == "both" else "single", [])
+        about = {"args": {"memory": "multi" if name == "both" else "single", "env_ids": ids}}
+        (run / "args.json").write_text(json.dumps(about))
+        steps = [at * len(ids) for at in (0, 100, 200)]
+        rows = [(0, 0, env_id, env_id, False, "random", 0.1) for env_id in ids]
+        rows += [(step, 0, env_id, env_id, False, "greedy", 0.5) for env_id in ids for step in steps]
+        with (run / "eval.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
+        points = [(step, at * length, {"eval/episodic_return": 0.5}) for at, step in enumerate(steps)]
+        write_events(run, [(0, 0.0, {"charts/SPS": 100.0 * length}), *points])
+    single, multi = sorted(report.put_together(cells_of(tmp_path))[0], key=lambda each: each.group, reverse=True)
+    np.testing.assert_allclose(single.minutes, [0, 2, 4], atol=0.02)
+    np.testing.assert_allclose(multi.minutes, [0, 3, 6], atol=0.02)
+    lines = lines_of(report.table_together([single, multi], "memory"))
+    assert [line["minutes, all runs"] for line in lines] == ["8", "12"]  # 2 and 6 minutes; 12 of one run
+    assert [line["steps/s"] for line in lines] == ["200", "600"]
+    figures = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: figures.append(figure))
+    report.draw_together([single, multi], report.Args(), tmp_path / "picture.png")
+    steps, minutes, profiles = figures[0].axes
+    assert [axes.get_xlabel().split()[0] for axes in (steps, minutes, profiles)] == [
+        "environment",
+        "minutes",
+        "normalised",
+    ]
+    np.testing.assert_allclose([line.get_xdata() for line in steps.lines], [[0, 100, 200]] * 2)
+    np.testing.assert_allclose([line.get_xdata() for line in minutes.lines], [[0, 2, 4], [0, 3, 6]], atol=0.02)
+    assert profiles.lines[0].get_xdata().tolist() == report.THRESHOLDS.tolist()
 
 
 def test_ids_with_parameters_of_their_own_are_not_normalised(tmp_path):
@@ -244,7 +293,7 @@ def test_the_same_table_gives_the_same_files(tmp_path):
     out = tmp_path / "out" / "lambda0.5"  # a dot in the name is no ending
     report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), title="a title"))
     names = sorted(path.name.removeprefix("lambda0.5") for path in out.parent.iterdir())
-    assert names == [".csv", ".md", ".png", "_aggregate.md", "_aggregate.png", "_summary.md"]
+    assert names == [".csv", ".md", ".png", "_aggregate.md", "_aggregate.png", "_profile.csv", "_summary.md"]
     report.interval_of.cache_clear()
     report.main(report.Args(csv=(f"{out}.csv",), out=str(tmp_path / "again"), title="a title"))
     for name in names:
@@ -398,6 +447,8 @@ def test_the_tables_of_the_pages_come_from_their_files(path):
         together, _ = report.put_together(arcade)
         assert report.summary(arcade) == wide.read_text()
         assert report.table_together(together, by) == path.with_name(f"{path.stem}_aggregate.md").read_text()
+        with path.with_name(f"{path.stem}_profile.csv").open(newline="") as file:
+            assert report.profile_rows(together, by) == list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
@@ -413,5 +464,9 @@ def test_every_table_stands_on_a_page():
 def test_every_picture_stands_on_a_page():
     pages = "".join(path.read_text() for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
     pictures = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs/figures").rglob("*.png")]
+    committed = ["git", "-C", ROOT / "docs", "ls-files", "figures"]  # a list writes more than its page shows
+    if (ROOT / ".git").exists():
+        listed = subprocess.run(committed, capture_output=True, text=True, check=True).stdout.splitlines()
+        pictures = sorted(set(pictures) & set(listed))
     missing = [name for name in pictures if f"]({name})" not in pages and f"](docs/{name})" not in pages]
     assert pictures and not missing
