@@ -28,6 +28,8 @@ sys.path.append(str(ROOT))
 from benchmark.report import markdown  # noqa: E402
 from evaluate import interval  # noqa: E402
 
+MANY = 8  # agents of which a table has less to say
+
 
 class UserError(ValueError):
     """Something the user can put right: shown as one line, exit code 2."""
@@ -105,8 +107,18 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
     return lines
 
 
+def kinds_of(rows: list[dict]) -> set[str]:
+    """The kinds of changes in contamination.py's summary."""
+    return {row["kind"] for row in rows}
+
+
 def lasting_effects(rows: list[dict]) -> list[dict]:
-    """Of contamination.py's summary: what a bad frame or a shuffled past does at once, next, and for how long."""
+    """Of contamination.py's summary: what a bad frame or a shuffled past does at once, next, and for how long. Of more
+    than MANY agents only the strongest change of either kind.
+    """
+    if len(grouped(rows, agent_of)) > MANY:
+        most = {kind: max(float(row["strength"]) for row in rows if row["kind"] == kind) for kind in kinds_of(rows)}
+        rows = [row for row in rows if float(row["strength"]) == most[row["kind"]]]
 
     def change(row: dict) -> dict:
         size = float(row["strength"])

@@ -9,7 +9,7 @@ case "${BUDGET:-cpu}" in
 esac
 source "$(dirname "$0")/common.sh"
 MEMORIES="${MEMORIES:-MinGRU LRU GRU}"
-episodes=64 at=20 steps=25
+episodes=64 traced=64 at=20 steps=25 # traced: episodes through which gradients are taken
 for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
@@ -23,13 +23,14 @@ for env in $ENVS; do
         done
     done
 done
-[ "$BUDGET" != smoke ] || episodes=2 at=3 steps=3
+[ "$BUDGET" != smoke ] || episodes=2 traced=2 at=3 steps=3
+[ "$BUDGET" != cpu ] || traced=16
 mapfile -t runs < <(runs_of "*__*")
 report memory_study "Memories on both twins"
 analyse evaluate.py "evaluate" --runs "${runs[@]}" --twin both --episodes $episodes --seed 1
 analyse gap_and_bias.py "gap_and_bias" --runs "${runs[@]}" --no-memory MLP
-analyse recall_density.py "recall_density" --runs "${runs[@]}" --episodes $episodes
 analyse contamination.py "contamination" --runs "${runs[@]}" --episodes $episodes --at $at --first $at --steps $steps
+analyse recall_density.py "recall_density" --runs "${runs[@]}" --episodes $traced
 for env in $ENVS; do
     mapfile -t runs < <(runs_of "${env}__*")
     analyse saliency.py "saliency_$env" --runs "${runs[@]}" --seed "${SEEDS%% *}" --twin both

@@ -593,7 +593,8 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     tasks = {task: [cell for cell in cells if cell.task == task] for task in dict.fromkeys(cell.task for cell in cells)}
     twins = sorted({cell.twin for cell in cells})
     shown = [(task, twin) for task, of_task in tasks.items() for twin in twins if twin in {c.twin for c in of_task}]
-    columns = min(len(shown), 2 if len(shown) < 5 else 4 if len(twins) > 1 else 3)
+    fills = 3 if len(twins) < 2 else 4 if len(shown) % 4 == 0 or len(shown) > 8 else 2  # twins stand in one row
+    columns = min(len(shown), 2 if len(shown) < 5 else fills)
     rows = -(-len(shown) // columns)
     size = (8.5, 4) if len(shown) == 1 else (3.4 * columns + 2.2, 2.9 * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")

@@ -80,6 +80,22 @@ def test_a_memory_whose_effect_does_not_come_down_has_no_half_life(tmp_path):
     )
 
 
+def test_of_many_agents_the_strongest_change_is_told(tmp_path):
+    about = AGENT | {"twin": "pomdp", "at_once": 0.25, "one_step_later": 0.125, "largest": 0.25, "half_life": "1"}
+    kinds = {"noise": (0.1, 1.0), "permutation": (20.0,)}
+    for agents, expected in ((8, 24), (9, 18)):
+        rows = [
+            about | {"memory": f"M{i}", "kind": kind, "strength": strength, "measure": measure}
+            for i in range(agents)
+            for kind, strengths in kinds.items()
+            for strength in strengths
+            for measure in ("kl", "flips")
+        ]
+        lines = lines_of(write(tmp_path / "summary.csv", rows))
+        assert len(lines) == expected
+    assert {line["change"] for line in lines} == {"noise, sigma 1", "first 20 frames shuffled"}
+
+
 def test_all_ids_together_have_a_line_where_there_are_several(tmp_path):
     about = {"algorithm": "pqn", "memory": "GRU", "quantity": "gap"}
     rows = [about | {"env_id": name, "value": 0.5, "low": "", "high": ""} for name in ("A", "all")]
