@@ -555,6 +555,7 @@ def table_together(together: list[Together], by: str) -> str:
         within = "one seed" if seeds == 1 else "{:.3f} to {:.3f}".format(*np.ravel(interval(last)))
         numbers = f"{iqm(last)[0]:.3f}", within, of_seeds(list(each.final.mean(axis=1)))
         cost = f"{each.sps:,.0f}" if each.sps else "", f"{each.took:.0f}" if each.took else ""
+        numbers = [text.replace(" ", "\N{NO-BREAK SPACE}") if text != "one seed" else text for text in numbers]
         lines.append([each.twin, each.group, str(ids), str(seeds), least_to_most(each.final_steps), *numbers, *cost])
     head = ["twin", by, "ids", "seeds", "steps", TRIMMED, "95% interval", "mean"]
     return markdown([*head, "steps/s", "minutes, all runs"], lines)
