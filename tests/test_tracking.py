@@ -87,7 +87,7 @@ def test_every_point_is_mirrored(name, more, wandb, tmp_path):
     for seed in (0, 1):
         expected |= {f"seed_{seed}/{tag}": points for tag, points in curves(folder / f"seed_{seed}").items()}
     assert "seed_1/eval/episodic_return" in expected
-    assert not more or "seed_1/CartPole-v1_x10/eval/episodic_return" in expected
+    assert not more or "seed_1/CartPole-v1_x10/eval_return" in expected
     assert {tag: expected[tag] for tag in expected if expected[tag]} == mirrored(run)
     assert run.about["name"] == folder.name and run.axis == ("*", "global_step")
     where = {"project": "popgym_arcade", "entity": "team", "dir": folder, "resume": "allow"}
