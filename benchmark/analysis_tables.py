@@ -176,7 +176,7 @@ def distances(rows: list[dict]) -> list[dict]:
 
 LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # a column that no other table has: its lines
     "return_low": returns_on_both_twins,
-    "last_frame": density_of_thirds,
+    "last_frame_low": density_of_thirds,
     "half_life": lasting_effects,
     "quantity": gaps,
     "distance_sum": distances,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gap_and_bias
+import recall_density
 from benchmark import analysis_tables
 from evaluate import interval
 
@@ -134,19 +135,22 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     write(tmp_path / "gap_and_bias/gap_and_bias.csv", [gap])
     write(tmp_path / "gap_and_bias/cells.csv", [dict.fromkeys(gap_and_bias.CELL_COLUMNS, "1")])
     write(tmp_path / "gap_and_bias/missing.csv", [{"cell": "B"}])
+    write(tmp_path / "recall_density/recall_density.csv", [dict.fromkeys(recall_density.COLUMNS, "1") | AGENT])
+    write(tmp_path / "recall_density/episodes.csv", [dict.fromkeys(recall_density.EPISODE_COLUMNS, "1")])
     (tmp_path / "saliency").mkdir()
     for name in ("A__pomdp__pqn_rnn__GRU__0__20261125-012605", "A__mdp__pqn_rnn__GRU__0__20261125-012605-2"):
         for kind in ("__grid.png", "__line.png", "__film.gif", ".html"):
             (tmp_path / "saliency" / f"{name}{kind}").write_text(name + kind)
-    folders = (str(tmp_path / "gap_and_bias"), str(tmp_path / "saliency"))
+    folders = tuple(str(tmp_path / name) for name in ("gap_and_bias", "recall_density", "saliency"))
     analysis_tables.main(analysis_tables.Args(folders=folders, out=str(tmp_path / "pages")))
     pictures = {f"saliency__A__{twin}__pqn_rnn__GRU__0__{kind}.png" for twin in ("mdp", "pomdp") for kind in KINDS}
-    tables = {"gap_and_bias.csv", "gap_and_bias.md", "gap_and_bias_cells.csv"}
+    tables = {f"{name}{end}" for name in ("gap_and_bias", "recall_density") for end in (".csv", ".md")}
+    tables |= {"gap_and_bias_cells.csv"}
     assert {path.name for path in (tmp_path / "pages").iterdir()} == pictures | tables
     assert (tmp_path / "pages/gap_and_bias_cells.csv").read_text().startswith(",".join(gap_and_bias.CELL_COLUMNS))
     found = (tmp_path / "pages/saliency__A__mdp__pqn_rnn__GRU__0__grid.png").read_text()
     assert found == "A__mdp__pqn_rnn__GRU__0__20261125-012605-2__grid.png"
-    analysis_tables.main(analysis_tables.Args(folders=folders[1:], out=str(tmp_path / "alone")))
+    analysis_tables.main(analysis_tables.Args(folders=folders[2:], out=str(tmp_path / "alone")))
     assert {path.name for path in (tmp_path / "alone").iterdir()} == pictures
     (tmp_path / "saliency/A__mdp__pqn_rnn__GRU__0__20261125-012606__grid.png").touch()
     with pytest.raises(analysis_tables.UserError, match="two runs are named A__mdp__pqn_rnn__GRU__0"):
@@ -166,7 +170,7 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
 )
 def test_bad_input_is_refused_in_one_line_and_nothing_is_written(tmp_path, flags, words):
     write(tmp_path / "other.csv", [{"a": 1}])
-    write(tmp_path / "half.csv", [{"last_frame": 1}])
+    write(tmp_path / "half.csv", [{"last_frame_low": 1}])
     (tmp_path / "empty").mkdir()
     before = sorted(tmp_path.iterdir())
     line = [sys.executable, ROOT / "benchmark/analysis_tables.py", *flags]
