@@ -107,18 +107,13 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
     return lines
 
 
-def kinds_of(rows: list[dict]) -> set[str]:
-    """The kinds of changes in contamination.py's summary."""
-    return {row["kind"] for row in rows}
-
-
 def lasting_effects(rows: list[dict]) -> list[dict]:
     """Of contamination.py's summary: what a bad frame or a shuffled past does at once, next, and for how long. Of more
     than MANY agents only the strongest change of either kind.
     """
     if len(grouped(rows, agent_of)) > MANY:
-        most = {kind: max(float(row["strength"]) for row in rows if row["kind"] == kind) for kind in kinds_of(rows)}
-        rows = [row for row in rows if float(row["strength"]) == most[row["kind"]]]
+        strengths = {row["kind"]: float(row["strength"]) for row in sorted(rows, key=lambda row: float(row["strength"]))}
+        rows = [row for row in rows if float(row["strength"]) == strengths[row["kind"]]]
 
     def change(row: dict) -> dict:
         size = float(row["strength"])
