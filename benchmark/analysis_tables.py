@@ -112,7 +112,9 @@ def lasting_effects(rows: list[dict]) -> list[dict]:
     than MANY agents only the strongest change of either kind.
     """
     if len(grouped(rows, agent_of)) > MANY:
-        strengths = {row["kind"]: float(row["strength"]) for row in sorted(rows, key=lambda row: float(row["strength"]))}
+        strengths = {
+            row["kind"]: float(row["strength"]) for row in sorted(rows, key=lambda row: float(row["strength"]))
+        }
         rows = [row for row in rows if float(row["strength"]) == strengths[row["kind"]]]
 
     def change(row: dict) -> dict:

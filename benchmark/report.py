@@ -633,7 +633,8 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     steps = "environment steps of the task" if several else "environment steps of a seed"
     minutes = "minutes, all seeds of a process" + (", divided by the number of its tasks" if several else "")
     figure.supxlabel(minutes if over_minutes else steps, fontsize=11)
-    figure.supylabel(f"greedy return, {TRIMMED} and 95% interval", fontsize=11)
+    gap = "\n" if size[1] < 4 else " "  # the label is longer than one low row
+    figure.supylabel(f"greedy return,{gap}{TRIMMED} and 95% interval", fontsize=11)
     if len(shown) == 1:
         panels[0].set_title(args.title, fontsize=11)
     else:
