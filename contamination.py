@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy import stats
 from tqdm import tqdm
 
@@ -60,6 +61,7 @@ SUMMARY_COLUMNS = (
     *("at_once", "one_step_later", "largest", "largest_lag", "half_life"),
 )
 MOST_FRAMES = 10  # of a picture
+MANY = 6  # groups, of which a picture shows less each
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -669,47 +671,67 @@ def summary_of(rows: list[dict]) -> list[dict]:
     return summary
 
 
+def panels_of(rows: list[dict]) -> dict[str, dict[str, list[dict]]]:
+    """Rows of `contamination.csv` of one kind, by the title of a panel and the label of a line.
+
+    A panel for each group, a line for each strength; of more than MANY groups a panel for each id and twin, and a line
+    for each agent at the strongest change.
+    """
+    groups = {row["group"] for row in rows}
+    strongest = max(row["strength"] for row in rows)
+    panels: dict[str, dict[str, list[dict]]] = {}
+    for row in rows:
+        twin = f", {row['twin']}"
+        panel, line = row["group"], f"{row['strength']:g}"
+        if len(groups) > MANY:
+            panel, line = row["env_id"] + twin, row["group"].removeprefix(f"{row['env_id']}, ").replace(twin, "", 1)
+        if len(groups) <= MANY or row["strength"] == strongest:
+            panels.setdefault(panel, {}).setdefault(line, []).append(row)
+    return panels
+
+
 def draw_curves(rows: list[dict], kind: str) -> Figure:
-    """Effects over the steps since the change: a row for each group, a column for each measure, a line per strength.
+    """Effects over the steps since the change: a row for each of `panels_of`, a column for each measure.
 
     A line ends where less than half of the episodes are still going on.
     """
     rows = [row for row in rows if row["kind"] == kind]
-    groups = list(dict.fromkeys(row["group"] for row in rows))
+    panels = panels_of(rows)
     measures = [name for name in MEASURES if not all(np.isnan(row[name]) for row in rows)]
-    figure = Figure(figsize=(4.6 * len(measures) + 0.9, 3.0 * len(groups) + 0.4), layout="constrained")
-    grid = figure.subplots(len(groups), len(measures), squeeze=False)
-    for line, group in zip(grid, groups, strict=True):
-        for axes, measure in zip(line, measures, strict=True):
-            draw_measure(axes, [row for row in rows if row["group"] == group], measure)
-        line[0].set_title(group, fontsize=9, loc="left")
+    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(itertools.chain(*panels.values())))}
+    figure = Figure(figsize=(4.6 * len(measures) + 0.9, 3.0 * len(panels) + 0.4), layout="constrained")
+    grid = figure.subplots(len(panels), len(measures), squeeze=False)
+    for row_of_axes, (title, lines) in zip(grid, panels.items(), strict=True):
+        for axes, measure in zip(row_of_axes, measures, strict=True):
+            draw_measure(axes, lines, measure, colours)
+        row_of_axes[0].set_title(title, fontsize=9, loc="left")
     longest = max(row["lag"] for row in rows)
     for axes in grid.flat:
         axes.set_xlim(-0.02 * longest - 0.1, 1.02 * longest + 0.1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in grid[-1]:
         axes.set_xlabel("steps since the frame" if kind == "noise" else "steps since the last of them")
-    strengths = list(dict.fromkeys(row["strength"] for row in rows))
-    lines = [grid[0, 0].plot([], [], f"C{i}", marker=".")[0] for i in range(len(strengths))]
+    handles = [grid[0, 0].plot([], [], colour, marker=".")[0] for colour in colours.values()]
     title = "sigma of\nthe noise" if kind == "noise" else "frames\nshuffled"
-    figure.legend(
-        lines, [f"{strength:g}" for strength in strengths], title=title, loc="outside right upper", fontsize=8
-    )
+    if len({row["group"] for row in rows}) > MANY:
+        title += f": {max(row['strength'] for row in rows):g}"
+    figure.legend(handles, colours, title=title, loc="outside right upper", fontsize=8)
     return figure
 
 
-def draw_measure(axes: Any, rows: list[dict], measure: str) -> None:
-    """One group's lines of one measure, with intervals."""
+def draw_measure(axes: Any, lines: dict[str, list[dict]], measure: str, colours: dict[str, str]) -> None:
+    """A panel's lines of one measure, with intervals."""
     axes.set_ylabel(MEASURES[measure], fontsize=8)
-    if all(np.isnan(row[measure]) for row in rows):
+    if all(np.isnan(row[measure]) for rows in lines.values() for row in rows):
         axes.text(0.5, 0.5, "not defined", transform=axes.transAxes, ha="center", color="gray")
         axes.set(xticks=[], yticks=[])
         return
-    for i, strength in enumerate(dict.fromkeys(row["strength"] for row in rows)):
-        steps = followed([row for row in rows if row["strength"] == strength])
+    for name, rows in lines.items():
+        steps = followed(rows)
         low, mean, high = ([row[measure + side] for row in steps] for side in ("_low", "", "_high"))
         lags = [row["lag"] for row in steps]
-        axes.plot(lags, mean, f"C{i}", marker=".", markersize=4)
-        axes.fill_between(lags, low, high, color=f"C{i}", alpha=0.2, linewidth=0)
+        axes.plot(lags, mean, colours[name], marker=".", markersize=4)
+        axes.fill_between(lags, low, high, color=colours[name], alpha=0.2, linewidth=0)
     axes.set_ylim(0, 1.02 if measure == "flips" else None)
     axes.grid(alpha=0.3)
 

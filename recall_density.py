@@ -39,6 +39,7 @@ RESAMPLES = 10_000  # of a bootstrap
 RECORD_STEPS = 32  # between two looks at whether the episodes are over
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
 MASSES = (*THIRDS, "last_frame")
+MANY = 6  # groups of an id that are drawn beside each other
 VARYING = {  # from one seed of a training to another
     *("seed", "num_seeds", "run_dir", "resume", "log_every", "eval_every", "eval_episodes", "checkpoint_every"),
     *("capture_video", "target_return"),
@@ -543,28 +544,44 @@ def episode_rows_of(recall: Recall) -> list[dict]:
 
 
 def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
-    """A column for each id: above the mass of each third for every group, below the densities over normalised time."""
-    ids = list(dict.fromkeys(row["env_id"] for row in rows))
-    most = max(sum(row["env_id"] == env_id for row in rows) for env_id in ids)
-    width = max(4.2, 1.2 * most + 0.8) * len(ids)
-    figure = Figure(figsize=(width, 7), layout="constrained")
-    grid = figure.subplots(2, len(ids), squeeze=False, sharey="row")
-    for column, env_id in enumerate(ids):
-        of_id = [(row, density) for row, density in zip(rows, densities, strict=True) if row["env_id"] == env_id]
-        bars, curves = grid[:, column]
-        draw_thirds(bars, [row for row, _ in of_id])
-        bars.set_title(env_id, fontsize=10)
-        for row, density in of_id:
-            middle = [(part["tau_low"] + part["tau_high"]) / 2 for part in density]
-            low, mean, high = ([part[name] for part in density] for name in ("density_low", "density", "density_high"))
-            line = curves.plot(middle, mean, marker=".", label=row["group"].partition(", ")[2])[0]
-            curves.fill_between(middle, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-        curves.set(xlabel="normalised time of the frame, t / n", xlim=(0, 1))
-        curves.legend(fontsize=7)
-        curves.grid(alpha=0.3)
-    grid[0, 0].set_ylabel("share of the gradient\nof the last decision")
-    grid[1, 0].set_ylabel("recall density")
+    """A column for each id: above the mass of each third for every group, below the densities over normalised time.
+
+    Where an id has more than MANY groups, each twin has two rows of its own.
+    """
+    ids, twins = (list(dict.fromkeys(row[name] for row in rows)) for name in ("env_id", "twin"))
+    if max(sum(row["env_id"] == env_id for row in rows) for env_id in ids) <= MANY:
+        twins = [None]
+    panels = {(twin, env_id): [] for twin in twins for env_id in ids}
+    for row, density in zip(rows, densities, strict=True):
+        panels[row["twin"] if None not in twins else None, row["env_id"]].append((row, density))
+    width = max(4.2, 1.2 * max(map(len, panels.values())) + 0.8)
+    figure = Figure(figsize=(width * len(ids), 7 * len(twins)), layout="constrained")
+    grid = figure.subplots(2 * len(twins), len(ids), squeeze=False, sharey="row")
+    axes = np.stack([grid[::2].ravel(), grid[1::2].ravel()], axis=1)
+    for ((twin, env_id), found), (bars, curves) in zip(panels.items(), axes, strict=True):
+        if not found:
+            bars.set_axis_off()
+            curves.set_axis_off()
+            continue
+        bars.set_title(f"{env_id}, {twin}" if twin else env_id, fontsize=10)
+        draw_thirds(bars, [row for row, _ in found])
+        draw_densities(curves, found)
+    for bars, curves in zip(grid[::2, 0], grid[1::2, 0], strict=True):
+        bars.set_ylabel("share of the gradient\nof the last decision")
+        curves.set_ylabel("recall density")
     return figure
+
+
+def draw_densities(axes: Any, found: list[tuple[dict, list[dict]]]) -> None:
+    """A line with its interval for each group, its row and its density."""
+    for row, density in found:
+        middle = [(part["tau_low"] + part["tau_high"]) / 2 for part in density]
+        low, mean, high = ([part[name] for part in density] for name in ("density_low", "density", "density_high"))
+        line = axes.plot(middle, mean, marker=".", label=row["group"].partition(", ")[2])[0]
+        axes.fill_between(middle, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel="normalised time of the frame, t / n", xlim=(0, 1))
+    axes.legend(fontsize=7)
+    axes.grid(alpha=0.3)
 
 
 def tick(row: dict) -> str:

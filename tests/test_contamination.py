@@ -207,6 +207,33 @@ def test_the_script_writes_tables_and_pictures(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("memories", "panels"),
+    [
+        ("abc", {f"X, {memory}, {twin}": {"0.3", "1"} for memory in "abc" for twin in ("mdp", "pomdp")}),
+        ("abcd", {"X, mdp": set("abcd"), "X, pomdp": set("abcd")}),
+    ],
+)
+def test_of_many_groups_a_panel_has_a_line_for_each_agent(memories, panels):
+    rows = [
+        {"env_id": "X", "twin": twin, "kind": "noise", "strength": strength, "lag": lag, "episodes": 2}
+        | {"group": f"X, {memory}, {twin}"}
+        | {f"{measure}{what}": strength for measure in contamination.MEASURES for what in ("", "_low", "_high")}
+        for memory in memories
+        for twin in ("mdp", "pomdp")
+        for strength in (0.3, 1.0)
+        for lag in range(5)
+    ]
+    found = contamination.panels_of(rows)
+    assert {title: set(lines) for title, lines in found.items()} == panels
+    assert all([row["lag"] for row in line] == [*range(5)] for lines in found.values() for line in lines.values())
+    if len(memories) > 3:  # the strongest change alone
+        assert {row["strength"] for lines in found.values() for line in lines.values() for row in line} == {1.0}
+    figure = contamination.draw_curves(rows, "noise")
+    assert [axes.get_title("left") for axes in figure.axes[::3]] == [*panels]
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == set.union(*panels.values())
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"sigma": (0.0,)}, "--sigma 0.0"),

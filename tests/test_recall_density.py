@@ -174,6 +174,22 @@ def test_what_makes_a_group(folder, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("memories", "titles"), [("abc", ["X", "Y"]), ("abcd", ["X, mdp", "Y, mdp", "X, pomdp", ""])])
+def test_many_groups_of_an_id_are_drawn_by_twin(memories, titles):
+    rows = [
+        {"env_id": env_id, "twin": twin, "group": f"{env_id}, {memory}, {twin}"}
+        | {f"{mass}{what}": 0.5 for mass in recall_density.MASSES for what in ("", "_low", "_high")}
+        for env_id, twin in (("X", "mdp"), ("X", "pomdp"), ("Y", "mdp"))
+        for memory in memories
+    ]
+    part = {"tau_low": 0.0, "tau_high": 1.0, "density": 1.0, "density_low": 0.5, "density_high": 2.0}
+    figure = recall_density.draw(rows, [[part]] * len(rows))
+    above = [axes for i, axes in enumerate(figure.axes) if i // 2 % 2 == 0]  # two ids
+    assert [axes.get_title() for axes in above] == titles
+    curves = [axes for i, axes in enumerate(figure.axes) if i // 2 % 2 == 1]
+    assert sum(len(axes.lines) for axes in curves) == len(rows)
+
+
 @pytest.mark.parametrize(("changes", "words"), [({"episodes": 0}, "--episodes 0"), ({"bins": 0}, "--bins 0")])
 def test_wrong_arguments_are_refused(changes, words):
     with pytest.raises(UserError, match=words):
