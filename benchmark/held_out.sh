@@ -24,9 +24,15 @@ for flags in "$before_tuning" "--learning-rate 1.4e-3 --q-lambda 0.87 --explorat
     train pqn_rnn.py $pole $common --seed $first_seed --num-seeds 3 $flags --memory LRU
 done
 report held_out_lru "CartPoleEasy, partially observable, LRU" --by learning_rate+num_steps+num_minibatches
+chain="--env-id MemoryChain-bsuite --env-params memory_length=20 --no-prev-action --hidden-size 64 --checkpoint-every 0"
+chain="$chain --eval-every 50000 $(smoke_or 500000)"
 part=chain # what rollouts of 16 steps cost
-for flags in "${variants[@]:1}"; do
-    train pqn_rnn.py --env-id MemoryChain-bsuite --env-params memory_length=20 --no-prev-action --hidden-size 64 \
-        --checkpoint-every 0 --eval-every 50000 $(smoke_or 500000) $seeds $flags
-done
+for flags in "${variants[@]:1}"; do train pqn_rnn.py $chain $seeds $flags; done
 report held_out_chain "MemoryChain-bsuite, 20 steps" --by num_steps+num_minibatches
+part=fresh # the defaults, with seeds that nothing was chosen by
+fresh="--seed $((first_seed + 100)) --num-seeds $num_seeds"
+for flags in "$before_tuning" ""; do
+    train pqn_rnn.py $pole $common $fresh $flags
+    train pqn_rnn.py $chain $fresh $flags
+done
+report held_out_fresh "Defaults before the search and after it" --by learning_rate
