@@ -28,7 +28,7 @@ help: ## list the targets
 setup: $(DEV) ## create .venv with everything that training and the tests need
 
 train: $(BASE) ## train a memory agent that balances a pole it does not see (TRAIN_ARGS are flags of pqn_rnn.py)
-	@$(BIN)/python pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 --total-timesteps 300000 \
+	@$(BIN)/python pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 --total-timesteps 200000 \
 	    --num-devices 1 --eval-every 15000 --target-return 0.95 --capture-video $(TRAIN_ARGS)
 
 saliency: $(BASE) ## show which past pixels the agent in agents/ uses: pictures and a page in analysis/

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tyro
 
 import gap_and_bias
 import recall_density
@@ -168,12 +169,20 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
         (["--folders", "empty", "--out", "pages"], "--folders empty: it has no tables that are read here"),
     ],
 )
-def test_bad_input_is_refused_in_one_line_and_nothing_is_written(tmp_path, flags, words):
+def test_bad_input_is_refused_in_one_line_and_nothing_is_written(tmp_path, monkeypatch, flags, words):
+    monkeypatch.chdir(tmp_path)
     write(tmp_path / "other.csv", [{"a": 1}])
     write(tmp_path / "half.csv", [{"last_frame_low": 1}])
     (tmp_path / "empty").mkdir()
     before = sorted(tmp_path.iterdir())
-    line = [sys.executable, ROOT / "benchmark/analysis_tables.py", *flags]
+    with pytest.raises(analysis_tables.UserError) as error:
+        analysis_tables.main(tyro.cli(analysis_tables.Args, args=flags))
+    assert str(error.value).startswith(words) and "\n" not in str(error.value) and sorted(tmp_path.iterdir()) == before
+
+
+def test_a_refusal_on_the_command_line(tmp_path):
+    line = [sys.executable, ROOT / "benchmark/analysis_tables.py", "--csv", "none.csv"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and done.stderr.startswith(f"analysis_tables.py: error: {words}"), done.stderr
-    assert done.stderr.count("\n") == 1 and sorted(tmp_path.iterdir()) == before
+    told = "analysis_tables.py: error: --csv none.csv: No such file"
+    assert done.returncode == 2 and done.stderr.startswith(told) and done.stderr.count("\n") == 1, done.stderr
+    assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tyro
 from rliable import metrics
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -376,9 +377,16 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
         (tmp_path / f"{name}.csv").write_text(f"{lines[0]},{lines[1]}\n{lines[2]}\n")
     (tmp_path / "page.md").write_text("<!-- report: nothing.md -->\n<!-- end -->\n")
     line = flags.replace("FOLDER", str(tmp_path)).replace("OUT", str(tmp_path / "out")).split()
-    done = subprocess.run([sys.executable, report.__file__, *line], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
+    with pytest.raises(report.UserError) as error:
+        report.main(tyro.cli(report.Args, args=line))
+    assert words in str(error.value) and "\n" not in str(error.value)
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_refusal_on_the_command_line(tmp_path):
+    line = [sys.executable, report.__file__, "--docs", f"{tmp_path}/nowhere.md"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "there is no such page" in done.stderr
 
 
 def test_no_page_is_written_where_another_cannot_be(tmp_path):
