@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 import tyro
-from rliable import library, metrics
+from rliable import library
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
@@ -385,8 +385,10 @@ def can_be_normalised(cell: Cell) -> bool:
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:
-    """Interquartile mean over seeds and ids of scores [S, M, N], for each N."""
-    return np.array([metrics.aggregate_iqm(scores[..., n]) for n in range(scores.shape[-1])])
+    """Interquartile mean over seeds and ids of scores [S, M, N], for each N (rliable's, but for all N at once)."""
+    ordered = np.sort(scores.reshape(-1, scores.shape[-1]), axis=0)
+    cut = len(ordered) // 4
+    return ordered[cut : len(ordered) - cut].mean(axis=0)
 
 
 def interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -450,7 +452,7 @@ def table(cells: list[Cell], by: str) -> str:
                 str(len(final)),
                 least_to_most(lasts),
                 of_seeds(final),
-                f"{metrics.aggregate_iqm(final[:, None]):.{number}f}",
+                f"{iqm(final[:, None, None])[0]:.{number}f}",
                 estimate(final),
                 ", ".join(f"{value:.{min(number, 2)}f}" for value in final),
                 f"{cell.random:.{number}f}",
@@ -470,7 +472,7 @@ def summary(cells: list[Cell]) -> str:
     lines = []
     for task, twin in dict.fromkeys((cell.task, cell.twin) for cell in cells):
         there = [found.get((task, twin, group)) for group in groups]
-        each = [f"{metrics.aggregate_iqm(c.final[:, None]):.3f} ({estimate(c.final)})" if c else "" for c in there]
+        each = [f"{iqm(c.final[:, None, None])[0]:.3f} ({estimate(c.final)})" if c else "" for c in there]
         each = [text.replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}") for text in each]
         low, high = bounds()[task]
         lines.append([task, twin, *each, f"{low:.3f}", f"{high:.3f}"])
@@ -499,8 +501,15 @@ class Together:
     def profile(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Share of runs (a seed on an id) above each of THRESHOLDS, and both ends of its interval: each [61]."""
         with numpy_seed(0):
-            found, bands = library.create_performance_profile({"": self.final}, THRESHOLDS, reps=RESAMPLES)
+            found, bands = library.create_performance_profile(
+                {"": self.final}, THRESHOLDS, custom_profile_func=shares_above, reps=RESAMPLES
+            )
         return found[""], *bands[""]
+
+
+def shares_above(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Share of scores [S, M] above each of the thresholds [N]: rliable's own takes one after the other."""
+    return (scores[..., None] > thresholds).mean(axis=(0, 1))
 
 
 def put_together(cells: list[Cell]) -> tuple[list[Together], list[str]]:
@@ -707,7 +716,7 @@ def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
         of_key.sort(key=lambda cell: parameter(cell, args.over))
         x = [parameter(cell, args.over) for cell in of_key]
         how = look(of_key[0], groups, twins)
-        axes.plot(x, [metrics.aggregate_iqm(cell.final[:, None]) for cell in of_key], **how)
+        axes.plot(x, [iqm(cell.final[:, None, None])[0] for cell in of_key], **how)
         if all(len(cell.final) > 1 for cell in of_key):
             edges = np.array([np.ravel(interval(cell.final[:, None, None])) for cell in of_key]).T
             axes.fill_between(x, *edges, color=how["color"], alpha=0.12, linewidth=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tyro
-from rliable import metrics
+from rliable import library, metrics
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -78,6 +78,14 @@ def test_the_table_takes_each_seeds_last_evaluation(tmp_path):
     steps, returns = cells[0].curve()  # only where all seeds were evaluated
     assert steps.tolist() == [100]
     np.testing.assert_allclose(returns, [[0.2], [1.2]])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (5, 3), (7, 10)])
+def test_means_and_profiles_are_those_of_rliable(shape):
+    scores = np.random.default_rng(0).normal(size=(*shape, 4))
+    np.testing.assert_allclose(report.iqm(scores), [metrics.aggregate_iqm(scores[..., n]) for n in range(4)])
+    taus, last = np.append(report.THRESHOLDS, scores[0, 0, 0]), scores[..., 0]
+    np.testing.assert_allclose(report.shares_above(last, taus), library.score_distributions(last, taus))
 
 
 def test_the_interval_is_that_of_the_interquartile_mean():
