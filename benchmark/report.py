@@ -388,7 +388,7 @@ def iqm(scores: np.ndarray) -> np.ndarray:
     """Interquartile mean over seeds and ids of scores [S, M, N], for each N (rliable's, but for all N at once)."""
     ordered = np.sort(scores.reshape(-1, scores.shape[-1]), axis=0)
     cut = len(ordered) // 4
-    return ordered[cut : len(ordered) - cut].mean(axis=0)
+    return ordered[cut : len(ordered) - cut].mean(axis=0) + 0 * ordered[-1]  # not a number if any is none
 
 
 def interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -85,8 +85,8 @@ def test_what_is_not_worse_with_other_seeds_too_is_not_worse(tmp_path, capsys):
 
 
 def test_a_return_that_is_no_number_is_worse(tmp_path):
-    write_run(tmp_path / "before/run", [1.0, 0.95])
-    write_run(tmp_path / "after/run", [float("nan"), 0.95])
+    write_run(tmp_path / "before/run", [1.0, 0.95, 1.0, 1.0])
+    write_run(tmp_path / "after/run", [float("nan"), 0.95, 1.0, 1.0])
     assert compare(tmp_path)[1] == 1
 
 

@@ -83,6 +83,7 @@ def test_the_table_takes_each_seeds_last_evaluation(tmp_path):
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (5, 3), (7, 10)])
 def test_means_and_profiles_are_those_of_rliable(shape):
     scores = np.random.default_rng(0).normal(size=(*shape, 4))
+    scores[0, 0, 3] = np.nan
     np.testing.assert_allclose(report.iqm(scores), [metrics.aggregate_iqm(scores[..., n]) for n in range(4)])
     taus, last = np.append(report.THRESHOLDS, scores[0, 0, 0]), scores[..., 0]
     np.testing.assert_allclose(report.shares_above(last, taus), library.score_distributions(last, taus))
