@@ -25,6 +25,8 @@ LEVELS_SLOWLY = [pytest.param(env_id, marks=[pytest.mark.slow] * (env_id not in 
 TWINS = {"full": False, "partial": True}
 STATE_CHUNK = 512  # batches are cut and padded to these sizes, so that each function is compiled for one shape only
 FRAME_CHUNK = 32
+# For what runs longer than it takes to compile (conftest.py has LLVM's optimisations switched off)
+OPTIMIZED = {"xla_backend_optimization_level": 2, "xla_llvm_disable_expensive_passes": False}
 
 
 def split_id(env_id):
@@ -154,7 +156,7 @@ def step(env_id, states, actions, seeds=0, limit=None, partial_obs=False):
 
 @functools.cache
 def _draw(env_id, partial_obs, obs_size):
-    return jax.jit(jax.vmap(make(env_id, partial_obs, obs_size)[0].get_obs))
+    return jax.jit(jax.vmap(make(env_id, partial_obs, obs_size)[0].get_obs), compiler_options=OPTIMIZED)
 
 
 def frames(env_id, states, partial_obs=False, obs_size=128):

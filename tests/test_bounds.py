@@ -30,6 +30,7 @@ def test_both_bounds_are_reached(env_id):
     assert value.max() == pytest.approx(high, abs=1e-5)
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_random_play_stays_within_the_bounds(env_id):
