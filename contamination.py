@@ -61,7 +61,7 @@ SUMMARY_COLUMNS = (
     *("at_once", "one_step_later", "largest", "largest_lag", "half_life"),
 )
 MOST_FRAMES = 10  # of a picture
-MANY = 6  # groups, of which a picture shows less each
+MANY = 6  # groups of which a picture shows every strength
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -677,17 +677,20 @@ def panels_of(rows: list[dict]) -> dict[str, dict[str, list[dict]]]:
     A panel for each group, a line for each strength; of more than MANY groups a panel for each id and twin, and a line
     for each agent at the strongest change.
     """
-    groups = {row["group"] for row in rows}
-    strongest = max(row["strength"] for row in rows)
+    many, strongest = are_many(rows), max(row["strength"] for row in rows)
     panels: dict[str, dict[str, list[dict]]] = {}
     for row in rows:
-        twin = f", {row['twin']}"
-        panel, line = row["group"], f"{row['strength']:g}"
-        if len(groups) > MANY:
-            panel, line = row["env_id"] + twin, row["group"].removeprefix(f"{row['env_id']}, ").replace(twin, "", 1)
-        if len(groups) <= MANY or row["strength"] == strongest:
+        env_id, twin, panel, line = row["env_id"], f", {row['twin']}", row["group"], f"{row['strength']:g}"
+        if many:
+            panel, line = env_id + twin, row["group"].removeprefix(f"{env_id}, ").replace(twin, "", 1)
+        if not many or row["strength"] == strongest:
             panels.setdefault(panel, {}).setdefault(line, []).append(row)
     return panels
+
+
+def are_many(rows: list[dict]) -> bool:
+    """Whether there are more groups than a picture shows every strength of."""
+    return len({row["group"] for row in rows}) > MANY
 
 
 def draw_curves(rows: list[dict], kind: str) -> Figure:
@@ -713,7 +716,7 @@ def draw_curves(rows: list[dict], kind: str) -> Figure:
         axes.set_xlabel("steps since the frame" if kind == "noise" else "steps since the last of them")
     handles = [grid[0, 0].plot([], [], colour, marker=".")[0] for colour in colours.values()]
     title = "sigma of\nthe noise" if kind == "noise" else "frames\nshuffled"
-    if len({row["group"] for row in rows}) > MANY:
+    if are_many(rows):
         title += f": {max(row['strength'] for row in rows):g}"
     figure.legend(handles, colours, title=title, loc="outside right upper", fontsize=8)
     return figure

@@ -328,16 +328,23 @@ def matrices_of(returns: list[np.ndarray]) -> list[np.ndarray]:
     return [np.stack([scores for scores in returns if len(scores) == size], axis=1) for size in sizes]
 
 
+def middle_half(scores: np.ndarray) -> np.ndarray:
+    """Mean of the middle half of scores [K, ...] over K: what SciPy's trim_mean gives rliable, many times as fast."""
+    ordered = np.sort(scores, axis=0)
+    cut = len(ordered) // 4
+    mean = ordered[cut : len(ordered) - cut].mean(axis=0)
+    return np.where(np.isnan(ordered[-1]), np.nan, mean)  # sorted last, it would be cut off
+
+
 def iqm(*matrices: np.ndarray) -> float:
     """Interquartile mean over all scores of matrices [S, M], in which every id weighs the same.
 
     Where the numbers of seeds differ, scores are repeated up to their least common multiple; of one matrix it is
-    rliable's own, without what SciPy's trimmed mean checks each time.
+    rliable's own.
     """
     rows = math.lcm(*map(len, matrices))
-    ordered = np.sort(np.hstack([matrix.repeat(rows // len(matrix), axis=0) for matrix in matrices]), axis=None)
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean() + 0 * ordered[-1])  # not a number if any is none
+    repeated = np.hstack([matrix.repeat(rows // len(matrix), axis=0) for matrix in matrices])
+    return float(middle_half(repeated.ravel()))
 
 
 def estimate(first: list[np.ndarray], second: list[np.ndarray] = (), resamples: int = 2_000) -> Estimate:

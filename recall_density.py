@@ -549,11 +549,11 @@ def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
     Where an id has more than MANY groups, each twin has two rows of its own.
     """
     ids, twins = (list(dict.fromkeys(row[name] for row in rows)) for name in ("env_id", "twin"))
-    if max(sum(row["env_id"] == env_id for row in rows) for env_id in ids) <= MANY:
-        twins = [None]
+    by_twin = max(sum(row["env_id"] == env_id for row in rows) for env_id in ids) > MANY
+    twins = twins if by_twin else [""]
     panels = {(twin, env_id): [] for twin in twins for env_id in ids}
     for row, density in zip(rows, densities, strict=True):
-        panels[row["twin"] if None not in twins else None, row["env_id"]].append((row, density))
+        panels[row["twin"] if by_twin else "", row["env_id"]].append((row, density))
     width = max(4.2, 1.2 * max(map(len, panels.values())) + 0.8)
     figure = Figure(figsize=(width * len(ids), 7 * len(twins)), layout="constrained")
     grid = figure.subplots(2 * len(twins), len(ids), squeeze=False, sharey="row")

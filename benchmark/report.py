@@ -34,7 +34,7 @@ from rliable import library
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
-from gap_and_bias import numpy_seed  # noqa: E402
+from gap_and_bias import middle_half, numpy_seed  # noqa: E402
 
 RESAMPLES = 2_000  # of the seeds, for an interval
 TRIMMED = "interquartile mean"
@@ -385,10 +385,8 @@ def can_be_normalised(cell: Cell) -> bool:
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:
-    """Interquartile mean over seeds and ids of scores [S, M, N], for each N (rliable's, but for all N at once)."""
-    ordered = np.sort(scores.reshape(-1, scores.shape[-1]), axis=0)
-    cut = len(ordered) // 4
-    return ordered[cut : len(ordered) - cut].mean(axis=0) + 0 * ordered[-1]  # not a number if any is none
+    """Interquartile mean over seeds and ids of scores [S, M, N], for each N."""
+    return middle_half(scores.reshape(-1, scores.shape[-1]))
 
 
 def interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
