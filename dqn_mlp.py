@@ -897,6 +897,7 @@ def make_train(args: Args):
             learned=jax.tree.map(jnp.add, learner.learned, learned),
         )
 
+    @functools.partial(jax.jit, inline=True)  # traced once for `zero` below and for the loop
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
         rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731

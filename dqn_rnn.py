@@ -319,7 +319,8 @@ class Args:
         if size > MAX_PARAMS:
             what = f"--memory {self.memory} at --hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
             raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
-        return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size)
+        tuples = {name: tuple(value) for name, value in vars(self).items() if isinstance(value, list)}  # can be hashed
+        return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size, **tuples)
 
 
 NOWHERE = {"coordinator_address": "", "num_processes": None, "process_id": None}
@@ -699,6 +700,7 @@ def initial_carry(network: QNetwork, batch: int) -> Any:
     return network.bind({}).remember.initial_carry(batch)
 
 
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # memories take long to trace: once per shape
 def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
     """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
@@ -1159,6 +1161,7 @@ def make_train(args: Args):
             learned=jax.tree.map(jnp.add, learner.learned, learned),
         )
 
+    @functools.partial(jax.jit, inline=True)  # traced once for `zero` below and for the loop
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
         rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731

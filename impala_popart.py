@@ -303,7 +303,8 @@ class Args:
         if size > MAX_PARAMS:
             what = f"--memory {self.memory} at --hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
             raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
-        return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size)
+        tuples = {name: tuple(value) for name, value in vars(self).items() if isinstance(value, list)}  # can be hashed
+        return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size, **tuples)
 
     def check_tasks(self) -> None:
         """Raises UserError unless the tasks can be played by one network, each by as many environments."""
@@ -803,6 +804,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
     return () if network.args.memory == "none" else network.bind({}, mutable="popart").remember.initial_carry(batch)
 
 
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # memories take long to trace: once per shape
 def forward(network: ActorCritic, params, carry, obs, prev_action, start, prev_reward=None) -> tuple[Any, Output]:
     """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output).
 
@@ -1281,6 +1283,7 @@ def make_train(args: Args):
         _, output = forward(network, params, carry, *inputs)
         return impala_loss(args, output, popart, batch, task)
 
+    @functools.partial(jax.jit, inline=True)  # traced once for `zero` below and for the loop
     def update(state: TrainState) -> tuple[TrainState, dict]:
         oldest = jax.tree.map(lambda x: x[0], state.past) if args.actor_lag else state.params
         rollout_step = lambda actor, _: act(oldest, actor, SAMPLE, state.params)[:2]  # noqa: E731

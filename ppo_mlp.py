@@ -863,6 +863,7 @@ def make_train(args: Args):
         _, output = forward(network, params, (), batch.obs)
         return ppo_loss(args, output, batch, advantage, target)
 
+    @functools.partial(jax.jit, inline=True)  # traced once for `zero` below and for the loop
     def update(state: TrainState) -> tuple[TrainState, dict]:
         rollout_step = lambda actor, _: act(state.params, actor, SAMPLE)[:2]  # noqa: E731
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)

@@ -268,7 +268,8 @@ class Args:
         if size > MAX_PARAMS:
             what = f"--memory {self.memory} at --hidden-size {self.hidden_size} makes {size / 1e6:.0f}M parameters"
             raise UserError(f"{what}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
-        return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size)
+        tuples = {name: tuple(value) for name, value in vars(self).items() if isinstance(value, list)}  # can be hashed
+        return dataclasses.replace(self, total_timesteps=self.num_updates * self.update_size, **tuples)
 
 
 NOWHERE = {"coordinator_address": "", "num_processes": None, "process_id": None}
@@ -680,6 +681,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
     return Carry(*(tower.remember.initial_carry(batch) for tower in (towers.actor, towers.critic)))
 
 
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # memories take long to trace: once per shape
 def forward(network: ActorCritic, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
     """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
@@ -1019,6 +1021,7 @@ def make_train(args: Args):
         _, output = forward(network, params, carry, batch.obs, batch.prev_action, batch.start)
         return ppo_loss(args, output, batch, advantage, target)
 
+    @functools.partial(jax.jit, inline=True)  # traced once for `zero` below and for the loop
     def update(state: TrainState) -> tuple[TrainState, dict]:
         rollout_step = lambda actor, _: act(state.params, actor, SAMPLE)[:2]  # noqa: E731
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)

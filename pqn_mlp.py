@@ -797,6 +797,7 @@ def make_train(args: Args):
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
         return 0.5 * jnp.square(q - target).mean(), q.mean()
 
+    @functools.partial(jax.jit, inline=True)  # traced once for `zero` below and for the loop
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
         rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731

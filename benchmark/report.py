@@ -129,6 +129,7 @@ def sessions(folder: Path) -> list[tuple[float, float]]:
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     times = [[e.wall_time for e in LegacyEventFileLoader(str(file)).Load()] for file in folder.glob("events.out.*")]
+    times = [[time for time in each if time > 0] for each in times]  # a resumed run's mark of where it begins has none
     return sorted((min(each), max(each)) for each in times if each)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tyro
 from rliable import library, metrics
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -132,6 +132,8 @@ def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):
         events = [Event(wall_time=1e9 + 60 * minutes, step=step) for step, minutes in points]
         for event in events:
             event.summary.CopyFrom(Summary(value=[Summary.Value(tag="eval/episodic_return", simple_value=0.3)]))
+        if name == "1":  # what the scripts' writer begins with, at no time
+            events.insert(0, Event(step=101, session_log=SessionLog(status=SessionLog.START)))
         with open(run / f"events.out.tfevents.{name}", "wb") as file:
             for event in events:
                 RecordWriter(file).write(event.SerializeToString())
