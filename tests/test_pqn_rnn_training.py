@@ -151,9 +151,9 @@ def test_bfloat16_keeps_parameters_in_float32():
 @pytest.mark.optimized
 @pytest.mark.slow
 def test_a_memory_learns_what_no_memory_can():
-    """MemoryChain: remember one bit for five steps. Return 1 with memory, 0 on average without."""
-    args = Args(env_id="MemoryChain-bsuite", env_params=("memory_length=5",), prev_action=False, hidden_size=32)
-    args = dataclasses.replace(args, total_timesteps=40_000, num_envs=16, num_minibatches=4)
+    """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""
+    args = Args(env_id="MemoryChain-bsuite", env_params=("memory_length=10",), prev_action=False, hidden_size=32)
+    args = dataclasses.replace(args, total_timesteps=100_000, num_envs=16, num_minibatches=4)
     means = {
         memory: learned_return("pqn_rnn", dataclasses.replace(args, memory=memory)) for memory in ("MinGRU", "MLP")
     }

@@ -456,8 +456,8 @@ def test_cart_pole_is_learned_from_replay():
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_a_memory_learns_what_no_memory_can(algorithm):
-    """MemoryChain: remember one bit for five steps. Return 1 with memory, 0 on average without."""
-    common = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=5",), "total_timesteps": 40_000}
+    """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""
+    common = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=10",), "total_timesteps": 100_000}
     common |= {"num_envs": 16, "learning_rate": 1e-3, "hidden_size": 32}
     common |= {"num_steps": 32, "num_minibatches": 4} if algorithm == "ppo" else {}
     with_memory, without = script(f"{algorithm}_rnn"), script(f"{algorithm}_mlp")
