@@ -51,6 +51,10 @@ COLUMNS = (
     *(f"{mass}{what}" for mass in MASSES for what in ("", "_low", "_high")),
 )
 DENSITY_COLUMNS = (*GROUP, "tau_low", "tau_high", "density", "density_low", "density_high")
+AGENT_COLUMNS = (
+    *("run", "seed", *GROUP, "global_step", "episodes", "episodes_left_out", "length_mean", "return_mean"),
+    *("first_frame", *MASSES),
+)
 EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "episode", "length", *MASSES)
 
 
@@ -487,6 +491,7 @@ class Recall:
     agent: Agent  # without a seed axis
     deltas: list[np.ndarray]  # float64 [T] of each episode to whose last decision anything matters
     blind: int = 0  # the other episodes
+    returns: tuple[float, ...] = ()  # of all episodes
 
 
 def mean_and_interval(recalls: list[Recall], measure) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -531,6 +536,16 @@ def density_rows_of(group: str, recalls: list[Recall], bins: int) -> list[dict]:
     names = "tau_low", "tau_high", "density", "density_low", "density_high"
     columns = zip(edges[:-1], edges[1:], *density, strict=True)
     return [about | dict(zip(names, numbers, strict=True)) for numbers in columns]
+
+
+def agent_row_of(group: str, recall: Recall) -> dict:
+    """An agent's row of `agents.csv`: means over its episodes, the return over all of them."""
+    found = [{"length_mean": len(delta), "first_frame": delta[0]} | masses(delta) for delta in recall.deltas]
+    names = ("length_mean", "first_frame", *MASSES)
+    row = {name: np.mean([each[name] for each in found]) if found else np.nan for name in names}
+    row |= {"return_mean": np.mean(recall.returns), "episodes": len(found), "episodes_left_out": recall.blind}
+    about = describe(recall.agent) | {"group": group, "seed": recall.agent.args.seed}
+    return {name: row[name] if name in row else about[name] for name in AGENT_COLUMNS}
 
 
 def episode_rows_of(recall: Recall) -> list[dict]:
@@ -622,12 +637,13 @@ def measure(agents: list[Agent], args: Args) -> list[Recall]:
     recalls = []
     with tqdm(total=len(agents) * args.episodes, unit="episode", disable=None) as bar:
         for agent in agents:
-            deltas = []
+            deltas, returns = [], []
             for trajectory in record(agent, jax.random.key(args.seed), args.episodes):
                 deltas.append(recall_density(agent, trajectory, args.norm))
+                returns.append(float(trajectory.reward.sum()))
                 bar.update()
             told = [delta for delta in deltas if not np.isnan(delta).any()]
-            recalls.append(Recall(agent, told, len(deltas) - len(told)))
+            recalls.append(Recall(agent, told, len(deltas) - len(told), tuple(returns)))
     return recalls
 
 
@@ -646,6 +662,8 @@ def write(out: Path, recalls: list[Recall], bins: int) -> list[dict]:
     densities = [density_rows_of(label, group, bins) for label, group in groups.items()]
     write_csv(out / "recall_density.csv", COLUMNS, rows)
     write_csv(out / "density.csv", DENSITY_COLUMNS, sum(densities, []))
+    agents = [agent_row_of(label, recall) for label, group in groups.items() for recall in group]
+    write_csv(out / "agents.csv", AGENT_COLUMNS, agents)
     write_csv(out / "episodes.csv", EPISODE_COLUMNS, sum(map(episode_rows_of, recalls), []))
     names = [f"{one.agent.name}__seed_{one.agent.args.seed}__{twin_name(one.agent)}" for one in recalls]
     np.savez_compressed(out / "deltas.npz", **dict(zip(names, map(filled_up, recalls), strict=True)))

@@ -3,13 +3,13 @@
     python benchmark/analysis_tables.py --csv docs/figures/analysis/*.csv
     python benchmark/analysis_tables.py --folders analysis/recall_density-* analysis/contamination-* --out pages
 
-For each CSV of evaluate.py, recall_density.py, contamination.py (its summary), gap_and_bias.py or filter_comparison.py
-(its summary), told apart by their columns, a table of the same name that ends in .md is written beside it; other CSV
-files are left alone. Of folders that the scripts wrote, OUT gets this CSV, under the folder's name, its table, and the
-pictures that are of all runs together; of saliency.py, which writes no table, the still pictures of each run, whose
-names begin with the folder's and have the run's without its time. Pages take the tables in by
-`<!-- report: FILE -->` (benchmark/report.py --docs). Intervals are those that the scripts wrote; of evaluate.py's
-several seeds its own bootstrap over the means.
+For each CSV of evaluate.py, recall_density.py (of groups and of agents), contamination.py (its summary),
+gap_and_bias.py or filter_comparison.py (its summary), told apart by their columns, a table of the same name that ends
+in .md is written beside it; other CSV files are left alone. Of folders that the scripts wrote, OUT gets this CSV, under
+the folder's name, its table, and the pictures that are of all runs together; of saliency.py, which writes no table, the
+still pictures of each run, whose names begin with the folder's and have the run's without its time. Pages take the
+tables in by `<!-- report: FILE -->` (benchmark/report.py --docs). Intervals are those that the scripts wrote; of
+evaluate.py's several seeds its own bootstrap over the means.
 """
 
 import csv
@@ -29,6 +29,9 @@ from benchmark.report import markdown  # noqa: E402
 from evaluate import interval  # noqa: E402
 
 MANY = 8  # agents of which a table has less to say
+
+# Beside the table of a folder: return on each id and twin, of gap_and_bias.py; each agent, of recall_density.py
+FURTHER = ("cells.csv", "agents.csv")
 
 
 class UserError(ValueError):
@@ -107,6 +110,23 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
     return lines
 
 
+def first_frame_by_seed(rows: list[dict]) -> list[dict]:
+    """Of recall_density.py's agents: return and share of the first frame of each seed."""
+    lines = []
+    for about, of_group in grouped(rows, lambda row: agent_of(row) | {"played on": row["twin"]}):
+        of_group = sorted(of_group, key=lambda row: int(row["seed"]))
+        seeds = [row["seed"] for row in of_group]
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"the same seed of {', '.join(about.values())} is there twice")
+        lines.append(
+            about
+            | {"seeds": ", ".join(seeds)}
+            | {"return of each": ", ".join(f"{float(row['return_mean']):.2f}" for row in of_group)}
+            | {"share of the first frame": ", ".join(f"{float(row['first_frame']):.4f}" for row in of_group)}
+        )
+    return lines
+
+
 def lasting_effects(rows: list[dict]) -> list[dict]:
     """Of contamination.py's summary: what a bad frame or a shuffled past does at once, next, and for how long. Of more
     than MANY agents only the strongest change of either kind.
@@ -174,6 +194,7 @@ def distances(rows: list[dict]) -> list[dict]:
 LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # a column that no other table has: its lines
     "return_low": returns_on_both_twins,
     "last_frame_low": density_of_thirds,
+    "first_frame": first_frame_by_seed,
     "half_life": lasting_effects,
     "quantity": gaps,
     "distance_sum": distances,
@@ -219,14 +240,14 @@ def taken_from(folder: Path) -> dict[str, Path]:
 
     Raises UserError for a folder that is none of an analysis script, or has several such tables.
     """
-    found = [path for path in sorted(folder.glob("*.csv")) if table(path) is not None]
+    found = [path for path in sorted(folder.glob("*.csv")) if path.name not in FURTHER and table(path) is not None]
     of_saliency = {} if found else pictures_of_saliency(folder)
     if of_saliency:
         return of_saliency
     if len(found) != 1:
         raise UserError(f"--folders {folder}: it has {len(found) or 'no'} tables that are read here")
     others = [path for path in sorted(folder.glob("*.png")) if "__" not in path.stem]
-    others += sorted(folder.glob("cells.csv"))  # of gap_and_bias.py: return on each id and twin
+    others += [folder / name for name in FURTHER if (folder / name).exists()]
     named = {path.name if path.stem == folder.name else f"{folder.name}_{path.name}": path for path in others}
     return {f"{folder.name}.csv": found[0]} | named
 

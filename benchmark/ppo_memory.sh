@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a memory is worth to PPO (docs/ppo_rnn.md): a bit shown first and asked for 30 steps later, and from pixels a pole
-# and its cart of which only the velocities are seen, without noise and with much of it. Settings: see common.sh.
+# and its cart of which only the velocities are seen, without noise and with much of it. And of the first, how much of the
+# gradient lies on the bit (docs/recall_density.md; that goes to RUN_DIR/report). Settings: see common.sh.
 #   OUT=docs/figures benchmark/ppo_memory.sh
 SEEDS="${SEEDS:-0 1 2 3 4}"
 WITHOUT="ENVS BUDGET TWINS"
@@ -14,6 +15,7 @@ for memory in LRU GRU MinGRU; do
 done
 train ppo_mlp.py $chain $seeds
 report ppo_memory_chain "PPO, MemoryChain-bsuite, 30 steps, no previous action" --training
+mapfile -t runs < <(runs_of "*__*")
 for task in "velocities CartPoleEasy 80000" "noise NoisyCartPoleHard 60000"; do
     read -r part env steps <<< "$task"
     for script in ppo_rnn.py ppo_mlp.py; do
@@ -21,3 +23,6 @@ for task in "velocities CartPoleEasy 80000" "noise NoisyCartPoleHard 60000"; do
     done
     report "ppo_$part" "PPO, $env, partially observable" --training
 done
+OUT="$RUN_DIR/report"
+analyse recall_density.py recall_density_chain --runs "${runs[@]}" --episodes 64
+pages

@@ -44,6 +44,13 @@ def optimizations(request, monkeypatch):
     jax.config.update("jax_disable_most_optimizations", True)
 
 
+def pytest_collection_finish():
+    """Tracing makes many objects that live for long; looking through all of them time and again took a fourth of it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)  # pytest_runtest_teardown below collects between the groups
+
+
 @pytest.fixture
 def update_references(request):
     return request.config.getoption("--update-references")

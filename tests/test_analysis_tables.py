@@ -107,6 +107,21 @@ def test_all_ids_together_have_a_line_where_there_are_several(tmp_path):
     assert found == {"A": "0.500", "B": "0.500 (0.250 to 0.750)", "all": "0.500"}
 
 
+def test_seeds_of_a_memory_are_told_apart_by_their_first_frame(tmp_path):
+    about = dict.fromkeys(recall_density.AGENT_COLUMNS, "1") | AGENT | {"twin": "pomdp"}
+    rows = [
+        about | {"memory": memory, "seed": seed, "return_mean": seed, "first_frame": seed / 1000}
+        for memory, seeds in (("LRU", (10, 9)), ("GRU", (0,)))
+        for seed in seeds
+    ]
+    gru, lru = lines_of(write(tmp_path / "agents.csv", rows))
+    assert (gru["memory"], gru["seeds"], gru["return of each"]) == ("GRU", "0", "0.00")
+    assert (lru["seeds"], lru["return of each"]) == ("9, 10", "9.00, 10.00")
+    assert lru["share of the first frame"] == "0.0090, 0.0100"
+    with pytest.raises(analysis_tables.UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, pomdp"):
+        lines_of(write(tmp_path / "agents.csv", [*rows, rows[-1] | {"run": "B"}]))
+
+
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_the_tables_of_the_pages_come_from_their_files(path):
     assert analysis_tables.table(path) == path.with_suffix(".md").read_text()
@@ -137,6 +152,7 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     write(tmp_path / "gap_and_bias/cells.csv", [dict.fromkeys(gap_and_bias.CELL_COLUMNS, "1")])
     write(tmp_path / "gap_and_bias/missing.csv", [{"cell": "B"}])
     write(tmp_path / "recall_density/recall_density.csv", [dict.fromkeys(recall_density.COLUMNS, "1") | AGENT])
+    write(tmp_path / "recall_density/agents.csv", [dict.fromkeys(recall_density.AGENT_COLUMNS, "1") | AGENT])
     write(tmp_path / "recall_density/episodes.csv", [dict.fromkeys(recall_density.EPISODE_COLUMNS, "1")])
     (tmp_path / "saliency").mkdir()
     for name in ("A__pomdp__pqn_rnn__GRU__0__20261125-012605", "A__mdp__pqn_rnn__GRU__0__20261125-012605-2"):
@@ -145,7 +161,8 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     folders = tuple(str(tmp_path / name) for name in ("gap_and_bias", "recall_density", "saliency"))
     analysis_tables.main(analysis_tables.Args(folders=folders, out=str(tmp_path / "pages")))
     pictures = {f"saliency__A__{twin}__pqn_rnn__GRU__0__{kind}.png" for twin in ("mdp", "pomdp") for kind in KINDS}
-    tables = {f"{name}{end}" for name in ("gap_and_bias", "recall_density") for end in (".csv", ".md")}
+    names = ("gap_and_bias", "recall_density", "recall_density_agents")
+    tables = {f"{name}{end}" for name in names for end in (".csv", ".md")}
     tables |= {"gap_and_bias_cells.csv"}
     assert {path.name for path in (tmp_path / "pages").iterdir()} == pictures | tables
     assert (tmp_path / "pages/gap_and_bias_cells.csv").read_text().startswith(",".join(gap_and_bias.CELL_COLUMNS))

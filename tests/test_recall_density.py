@@ -134,7 +134,7 @@ def test_the_script_compares_memories(folder, tmp_path, capsys):
     ]
     args = Args(runs=tuple(map(str, runs)), out=str(tmp_path / "out"), episodes=2, bins=5)
     out = recall_density.main(args)
-    names = {"recall_density.csv", "density.csv", "episodes.csv", "deltas.npz", "recall_density.png"}
+    names = {"recall_density.csv", "density.csv", "agents.csv", "episodes.csv", "deltas.npz", "recall_density.png"}
     assert {path.name for path in out.iterdir()} == names
     with (out / "recall_density.csv").open() as file:
         rows = {row["memory"]: row for row in csv.DictReader(file)}
@@ -144,14 +144,21 @@ def test_the_script_compares_memories(folder, tmp_path, capsys):
     with (out / "episodes.csv").open() as file:
         lengths = [int(row["length"]) for row in csv.DictReader(file)]
     assert len(lengths) == 8
+    with (out / "agents.csv").open() as file:
+        agents = list(csv.DictReader(file))
+    assert [(row["memory"], row["seed"], row["episodes"]) for row in agents] == [
+        *[("MinGRU", "0", "2"), ("none", "0", "2"), ("none", "1", "2"), ("none", "2", "2")]
+    ]
+    assert [float(row["return_mean"]) for row in agents] == np.reshape(lengths, (4, 2)).mean(axis=1).tolist()
     done = evaluate.main(evaluate.Args(runs=args.runs[:1], seed=0, out=str(tmp_path / "whole"), episodes=64))
     with (done / "episodes.csv").open() as file:
         whole = [int(row["length"]) for row in csv.DictReader(file)]
     assert min(whole) <= min(lengths) and len(set(lengths)) > 1  # complete episodes, none cut short
     with np.load(out / "deltas.npz") as saved:
         assert len(saved.files) == 4
-        for name in saved.files:
+        for name, row in zip(saved.files, agents, strict=True):
             np.testing.assert_allclose(np.nansum(saved[name], axis=1), 1)
+            assert float(row["first_frame"]) == pytest.approx(saved[name][:, 0].mean(), abs=1e-12)
     table = capsys.readouterr().out
     assert "MinGRU" in table and str(out) in table
 
