@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Does it learn as it did? The same small trainings by the scripts of a commit and by those of the working tree, and the
-# differences of their returns; where one is worse, all again with as many further seeds (CONTRIBUTING.md). Settings: see
-# common.sh.
+# differences of their returns; a script with a worse one trains again with as many further seeds (CONTRIBUTING.md).
+# Settings: see common.sh.
 #   benchmark/regression.sh [COMMIT]          COMMIT: HEAD
 SEEDS="${SEEDS:-0 1 2 3 4}"
 commit="$(git -C "$(dirname "$0")/.." rev-parse --short "${1:-HEAD}^{commit}")" || exit 2
@@ -37,36 +37,46 @@ steps() { # steps, evaluations; steps of smoke and flags that only smoke has -> 
     smoke_or "$1 --eval-every $(($1 / $2))" "${@:3}"
 }
 
-both_sides() { # trains all with $seeds
+one_of() { # script and flags: trains it in $folder, with $seeds, unless others alone are in question
+    [[ -z "$only" || " $only " == *" ${1%.py} "* ]] || return 0
+    train "$folder/$1" "${@:2}" $seeds
+}
+
+both_sides() { # trains all
     local folder
     for folder in "$before" "$after"; do
         part="${folder##*/scripts_}"
-        train "$folder/pqn_mlp.py" $vectors --q-lambda 0.9 --exploration-fraction 0.5 $(steps 100000 10) $seeds
-        train "$folder/ppo_mlp.py" $vectors $(steps 100000 10) $seeds
-        train "$folder/dqn_mlp.py" $replay $(steps 100000 10 1024 --learning-starts 256) $seeds
-        train "$folder/pqn_rnn.py" $chain --num-steps 32 --q-lambda 0.95 $(steps 150000 10) $seeds
-        train "$folder/ppo_rnn.py" $chain --num-envs 16 --num-steps 32 --num-minibatches 4 --learning-rate 1e-3 $(steps 150000 10) $seeds
-        train "$folder/dqn_rnn.py" $chain $sequences $(steps 100000 10 1024 --learning-starts 256) $seeds
-        train "$folder/impala_popart.py" $two_scales $(steps 200000 10) $seeds
-        train "$folder/pqn_rnn.py" --env-id CartPoleEasy --partial-obs --hidden-size 128 $(steps 30000 3) $seeds
-        train "$folder/ppo_continuous_action.py" $continuous --learning-rate 1e-3 $(steps 200000 10) $seeds
+        one_of pqn_mlp.py $vectors --q-lambda 0.9 --exploration-fraction 0.5 $(steps 100000 10)
+        one_of ppo_mlp.py $vectors $(steps 100000 10)
+        one_of dqn_mlp.py $replay $(steps 100000 10 1024 --learning-starts 256)
+        one_of pqn_rnn.py $chain --num-steps 32 --q-lambda 0.95 $(steps 150000 10)
+        one_of ppo_rnn.py $chain --num-envs 16 --num-steps 32 --num-minibatches 4 --learning-rate 1e-3 $(steps 150000 10)
+        one_of dqn_rnn.py $chain $sequences $(steps 100000 10 1024 --learning-starts 256)
+        one_of impala_popart.py $two_scales $(steps 200000 10)
+        one_of pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 $(steps 30000 3)
+        one_of ppo_continuous_action.py $continuous --learning-rate 1e-3 $(steps 200000 10)
         mapfile -t found < <(runs_of "*__*")
         [ "$folder" != "$before" ] || earlier=("${found[@]}")
     done
     places=()
 }
 
+only=""
 both_sides
 comparison=(benchmark/regression.py --before "${earlier[@]}" --after "${found[@]}")
 if [ -n "$DRY_RUN" ]; then
     told "${comparison[@]}"
-elif call "${comparison[@]}"; then
     exit
-elif [ $? -ne 3 ] || [ ${#failed[@]} -gt 0 ]; then
-    failed+=("${comparison[*]}")
-else
+fi
+code=0
+call "${comparison[@]}" > "$RUN_DIR/comparison" || code=$?
+cat "$RUN_DIR/comparison"
+if [ $code -eq 3 ] && [ ${#failed[@]} -eq 0 ]; then
+    only="$(sed -n 's/^worse or missing: //p' "$RUN_DIR/comparison" | tr , '\n' | awk '{ print $1 }' | sort -u | xargs)"
     echo "once more, with as many further seeds, before that is believed"
     seeds="--seed $((first_seed + num_seeds)) --num-seeds $num_seeds"
     both_sides
     run "${comparison[@]}" --again-before "${earlier[@]}" --again-after "${found[@]}"
+elif [ $code -ne 0 ]; then
+    failed+=("exit $code: ${comparison[*]}")
 fi

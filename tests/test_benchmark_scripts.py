@@ -20,7 +20,7 @@ LISTS = sorted(path for path in (ROOT / "benchmark").glob("*.sh") if path.stem !
 HAVE_OWN_IDS = ("classic_control", "memory_chain", "memory_length", "ppo_continuous_action")
 BUDGETS = ("smoke", "cpu", "gpu", "paper")
 # In the place of Python: notes its arguments, leaves a run folder with a checkpoint or the folder of an analysis, takes
-# its time, saves itself when it is stopped, and fails (FAILS: scripts, CODE), each if it is told to.
+# its time, saves itself when it is stopped, and fails (FAILS: scripts, CODE, SAYS), each if it is told to.
 IN_PLACE_OF_PYTHON = """#!/bin/bash
 echo "$*" >> "$CALLS"
 ps -o pgid= $$ > "$CALLS.group"
@@ -36,7 +36,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 if [ -n "${SLEEPS:-}" ] && [ -n "$run" ]; then sleep 60 > /dev/null 2>&1 & wait $!; fi
-[[ -n "${FAILS:-}" && $script == ${FAILS}* ]] && exit ${CODE:-1} || exit 0
+[[ -n "${FAILS:-}" && $script == ${FAILS}* ]] && echo "${SAYS:-}" && exit ${CODE:-1} || exit 0
 """
 
 
@@ -201,6 +201,17 @@ def test_what_is_worse_is_trained_once_more_with_further_seeds(tmp_path):
     runs = [re.findall(r"(?<=/)\d+(?=/)", part) for part in re.split(r"--again-before|--again-after", both)]
     assert both.startswith(comparison) and [len(each) for each in runs] == [18, 9, 9]
     assert not set(runs[0]) & {*runs[1], *runs[2]}
+
+
+def test_only_scripts_that_are_in_question_train_once_more(tmp_path):
+    worse = "worse or missing: impala_popart MinGRU A mdp, impala_popart MinGRU B mdp, pqn_rnn MinGRU C pomdp"
+    settings = {"BUDGET": "smoke", "SEEDS": "0 1", "FAILS": "benchmark/regression.py", "CODE": "3", "SAYS": worse}
+    done = run(ROOT / "benchmark/regression.sh", tmp_path, **settings)
+    assert done.returncode == 1 and worse in done.stdout
+    again = [Path(call.split()[0]).stem for call in calls(tmp_path) if "--seed 2 --num-seeds 2" in call]
+    assert again == 2 * ["pqn_rnn", "impala_popart", "pqn_rnn"]
+    runs = re.findall(r"(?<=/)\d+(?=/)", re.split("--again-before", calls(tmp_path)[-1])[1])
+    assert len(runs) == len(again)
 
 
 @pytest.mark.parametrize(
