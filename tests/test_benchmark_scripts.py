@@ -225,6 +225,20 @@ def test_what_could_not_be_compared_is_not_trained_once_more(more, tmp_path):
     assert not [call for call in calls(tmp_path) if "--seed 2" in call]
 
 
+@pytest.mark.slow
+def test_a_list_trains_and_reports_and_is_complete_then(tmp_path):
+    """For real, with Python."""
+    settings = {"BUDGET": "smoke", "SEEDS": "0 1", "MEMORIES": "MLP", "PYTHON": sys.executable}
+    trained, complete = (run(ROOT / "benchmark/memory_chain.sh", tmp_path, **settings) for _ in range(2))
+    assert (trained.returncode, complete.returncode) == (0, 0), trained.stderr + complete.stderr
+    table = (tmp_path / "out/memory_chain.md").read_text()
+    assert table.splitlines()[2].startswith("| MLP | 2 | 2,048 |") and trained.stdout.endswith(table)
+    assert complete.stdout.startswith("complete: pqn_rnn.py") and complete.stdout.endswith(table)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"memory_chain.{end}" for end in ("csv", "md", "png")
+    }
+
+
 def test_one_seed_is_refused_before_it_is_trained(tmp_path):
     done = run(ROOT / "benchmark/regression.sh", tmp_path, SEEDS="0")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and not calls(tmp_path)
