@@ -197,7 +197,7 @@ LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # a column that no o
     "first_frame": first_frame_by_seed,
     "half_life": lasting_effects,
     "quantity": gaps,
-    "distance_sum": distances,
+    "pairs": distances,
 }
 
 

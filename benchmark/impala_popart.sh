@@ -21,6 +21,8 @@ scales="$scales --eval-every $((of_scales / 5)) --eval-episodes 64 ${large:+$lar
 saved="--save-every $((of_game / 5)) --checkpoint-every $((of_game / 5))"
 together="--env-ids $ENVS $(smoke_or $((of_game * count))) --eval-every $((of_game / 10 * count)) $saved $of_games"
 alone="$(smoke_or $of_game) --eval-every $((of_game / 10)) $saved ${large:+$large 64}"
+at=10 steps=20
+[ "$BUDGET" != smoke ] || at=2 steps=3 # who has learned nothing lives for some eight steps
 part=scales
 for normalization in none popart; do
     train impala_popart.py $scales --reward-scales 10 0.01 --value-normalization $normalization
@@ -41,6 +43,6 @@ analyse filter_comparison.py filters --runs "${runs[@]}" --by exp_name --pairs s
 for name in together popart; do
     mapfile -t runs < <(runs_of "*__${name}__none__${SEEDS%% *}__*")
     analyse saliency.py "saliency_$name" --runs "${runs[@]}" --kind perturbation \
-        --at 10 --steps 20
+        --at $at --steps $steps
 done
 pages

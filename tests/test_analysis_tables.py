@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tyro
 
+import filter_comparison
 import gap_and_bias
 import recall_density
 from benchmark import analysis_tables
@@ -144,6 +145,18 @@ def test_pages_get_a_folders_table_and_the_pictures_of_all_runs(tmp_path):
     assert found == {f"evaluate_seeds{end}" for end in (".csv", ".md", ".png", "_noise.png")}
     assert (tmp_path / "pages/evaluate_seeds.csv").read_bytes() == (place / "evaluate.csv").read_bytes()
     assert (tmp_path / "pages/evaluate_seeds.md").read_text() == analysis_tables.table(place / "evaluate.csv")
+
+
+def test_of_filters_pages_get_the_summary(tmp_path):
+    columns = {name: getattr(filter_comparison, f"{name.upper()}COLUMNS") for name in ("", "change_", "group_")}
+    for name, head in zip(("distances", "changes", "summary"), columns.values(), strict=True):
+        write(tmp_path / f"filters/{name}.csv", [dict.fromkeys(head, "1") | {"step": "last"}])
+    for name in ("filters", "learned"):
+        (tmp_path / f"filters/{name}.png").write_text(name)
+    analysis_tables.main(analysis_tables.Args(folders=(str(tmp_path / "filters"),), out=str(tmp_path / "pages")))
+    found = {path.name for path in (tmp_path / "pages").iterdir()}
+    assert found == {"filters.csv", "filters.md", "filters.png", "filters_learned.png"}
+    assert lines_of(tmp_path / "pages/filters.csv")[0]["pairs"] == "1"
 
 
 def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
