@@ -112,8 +112,13 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
 
 def first_frame_by_seed(rows: list[dict]) -> list[dict]:
     """Of recall_density.py's agents: return and share of the first frame of each seed."""
+
+    def agent(row: dict) -> dict:
+        without_twins = {"trained on": "full"} if row["twin"] == "full" else {}
+        return agent_of(row) | without_twins | {"played on": row["twin"]}
+
     lines = []
-    for about, of_group in grouped(rows, lambda row: agent_of(row) | {"played on": row["twin"]}):
+    for about, of_group in grouped(rows, agent):
         of_group = sorted(of_group, key=lambda row: int(row["seed"]))
         seeds = [row["seed"] for row in of_group]
         if len(set(seeds)) < len(seeds):
