@@ -29,6 +29,7 @@ from benchmark.report import markdown  # noqa: E402
 from evaluate import interval  # noqa: E402
 
 MANY = 8  # agents of which a table has less to say
+HEADS = {"full": "return", "mdp": "return on the mdp", "pomdp": "return on the pomdp"}
 
 # Beside the table of a folder: return on each id and twin, of gap_and_bias.py; each agent, of recall_density.py
 FURTHER = ("cells.csv", "agents.csv")
@@ -62,8 +63,8 @@ def between(value: float, low: float, high: float) -> str:
 
 
 def agent_of(row: dict) -> dict[str, str]:
-    """What tells agents apart, by the heads of a table."""
-    trained = {"True": "pomdp", "False": "mdp"}[row["trained_partial_obs"]]
+    """What tells agents apart, by the heads of a table. An id without twins has "full" in the place of them."""
+    trained = "full" if row["twin"] == "full" else {"True": "pomdp", "False": "mdp"}[row["trained_partial_obs"]]
     return {"id": row["trained_env_id"], "script": row["script"], "memory": row["memory"], "trained on": trained}
 
 
@@ -89,11 +90,12 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
 
     lines = []
     for about, of_agent in grouped(rows, agent):
-        twins = {twin: [row for row in of_agent if row["twin"] == twin] for twin in ("mdp", "pomdp")}
+        names = ("full",) if about["trained on"] == "full" else ("mdp", "pomdp")
+        twins = {twin: [row for row in of_agent if row["twin"] == twin] for twin in names}
         seeds = {row["seed"] for row in of_agent}
         if any(len(of_twin) not in (0, len(seeds)) for of_twin in twins.values()):
             raise UserError(f"the same seed of {', '.join(about.values())} is there twice")
-        shown = {f"return on the {twin}": told(of_twin) if of_twin else "" for twin, of_twin in twins.items()}
+        shown = {HEADS[twin]: told(of_twin) if of_twin else "" for twin, of_twin in twins.items()}
         own = sorted(twins[about["trained on"]], key=lambda row: int(row["seed"]))
         each = ", ".join(f"{float(row['return_mean']):.3f}" for row in own) if len(own) > 1 else ""
         lines.append(about | {"seeds": str(len(seeds))} | shown | {"each seed, on its own twin": each})
@@ -112,13 +114,8 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
 
 def first_frame_by_seed(rows: list[dict]) -> list[dict]:
     """Of recall_density.py's agents: return and share of the first frame of each seed."""
-
-    def agent(row: dict) -> dict:
-        without_twins = {"trained on": "full"} if row["twin"] == "full" else {}
-        return agent_of(row) | without_twins | {"played on": row["twin"]}
-
     lines = []
-    for about, of_group in grouped(rows, agent):
+    for about, of_group in grouped(rows, lambda row: agent_of(row) | {"played on": row["twin"]}):
         of_group = sorted(of_group, key=lambda row: int(row["seed"]))
         seeds = [row["seed"] for row in of_group]
         if len(set(seeds)) < len(seeds):

@@ -60,6 +60,9 @@ def test_both_twins_stand_beside_each_other_and_seeds_are_put_together(tmp_path)
         "0.500 (0.400 to 0.700)",
         "",
     )
+    rows += [evaluation(0, "full", 0.25, trained_env_id="CartPole-v1", trained_partial_obs="False")]
+    without_twins = lines_of(write(tmp_path / "evaluate.csv", rows))[0]
+    assert (without_twins["trained on"], without_twins["return"]) == ("full", "0.250 (0.150 to 0.450)")
     with pytest.raises(analysis_tables.UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, 1,000"):
         lines_of(write(tmp_path / "evaluate.csv", [*rows[:3], rows[0] | {"run": "B"}]))
 
