@@ -3,44 +3,40 @@
 Run:   python filter_comparison.py --runs 'runs/CartPoleEasy__*' 'runs/multi-4__*'
 Page:  docs/filter_comparison.md
 
-Writes `distances.csv` (a row per pair of agents, step, layer and matching), `summary.csv` (the same over the pairs of
-two groups), `changes.csv` (how far each agent has moved from where it began) and pictures of all that.
+Writes `distances.csv` (a row per pair of agents, step, layer and matching), `summary.csv` (means over the pairs of two
+groups), `changes.csv` (how far each agent has moved from where it began) and pictures of all three.
 Shapes: F filters of a layer, k x k pixels, C channels.
 """
 
-import contextlib
-import csv
 import dataclasses
-import glob
-import importlib
 import itertools
-import json
 import math
-import os
-import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import jax
 import numpy as np
-import tyro
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from tqdm import tqdm
 
-SCRIPT = Path(__file__).stem
+from popgym_arcade.analysis.agents import Agent, each_seed, find_runs, load_agent, one_seed, params_at, saved_steps
+from popgym_arcade.analysis.command_line import AnalysisArgs, launch
+from popgym_arcade.analysis.groups import WITHIN_A_GROUP
+from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.tables import write_csv
+from popgym_arcade.baselines.devices.mesh import leaf_name
+from popgym_arcade.baselines.environment import is_pixels, make_env
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import NonNegativeInt
+from popgym_arcade.baselines.scripts import script_name
+
 MOST_TOWERS = 8  # in the picture of filters
-UNLIKE = (  # arguments that make no other group
-    *("seed", "num_seeds", "run_dir", "resume", "log_every", "eval_every", "eval_episodes", "checkpoint_every"),
-    *("save_every", "capture_video"),
-)
-ABOUT = ("layer", "matching", "filters", "weights")  # of a distance between two layers
+FIRST = "script env_id env_ids partial_obs obs_size env_params total_timesteps".split()  # in a group's name
+ABOUT = ("layer", "matching", "filters", "weights")  # columns that describe a distance between two layers
 DISTANCES = ("distance_sum", "distance_mean", "relative")
 COLUMNS = ("group_a", "group_b", "step", "run_a", "seed_a", "step_a", "run_b", "seed_b", "step_b", *ABOUT, *DISTANCES)
 CHANGE_COLUMNS = ("group", "run", "seed", "step", *ABOUT, *DISTANCES)
@@ -50,138 +46,39 @@ GROUP_COLUMNS = ("group_a", "group_b", "step", *ABOUT, "pairs", *DISTANCES, "low
 # --------------------------------------------------------------------------------------------------------- arguments
 
 
-class UserError(Exception):
-    """Something the user can put right: shown as one line, exit code 2."""
-
-
 @dataclass(frozen=True)
-class Args:
+class Args(AnalysisArgs):
     runs: tuple[str, ...]
-    """run folders, or patterns of them: two agents at least, which may be seeds of one run"""
-    out: str = ""
-    """new folder for what is written; empty: analysis/filter_comparison-TIME"""
+    """run folders, or patterns that match some: at least two agents, which may be seeds of one run"""
     by: str = ""
-    """argument of the runs that tells groups of agents apart; empty: all in which they differ but the seed"""
-    step: int | None = None
-    """checkpoint to compare, 0: what the agents began with; None: every one that there is, and that"""
+    """argument of the runs that separates groups of agents; empty: all that differ, except the seed"""
+    step: NonNegativeInt | None = None
+    """checkpoint to compare, 0 for what the agents began with; None: every checkpoint, and what they began with"""
     matching: tuple[Literal["index", "hungarian"], ...] = ("index", "hungarian")
-    """which filters are compared: those of one index, and/or those that make the sum of distances smallest"""
+    """which filters are compared: those with the same index, and/or those with the smallest sum of distances"""
     pairs: Literal["all", "same-seed"] = "all"
-    """which agents are compared: all with all, or those of one seed, which began with the same filters"""
+    """which agents are compared: each with each, or those with the same seed, which began with the same filters"""
 
-    def checked(self) -> "Args":
-        """These arguments. Raises UserError for what can be refused before anything is loaded."""
-        if not self.matching or len(set(self.matching)) < len(self.matching):
-            raise UserError("--matching: use index, hungarian, or both, each once")
-        if self.step is not None and self.step < 0:
-            raise UserError(f"--step {self.step}: use 0 (what the agents began with) or the step of a checkpoint")
-        return self
+    def check(self) -> None:
+        if not self.matching:
+            raise UserError("--matching: use index, hungarian, or both")
+        self.check_distinct("matching")
 
 
-# ------------------------------------------------------------------------------------------------------------- agents
-
-
-@dataclass(frozen=True)
-class Agent:
-    """A trained network and the environment that it is asked in."""
-
-    name: str  # of the folder; no two in one call have the same
-    folder: Path
-    step: int  # of the checkpoint
-    script: ModuleType  # the training script
-    saved: Any  # its arguments in training
-    args: Any  # the same with the environment and the twin asked for
-    params: Any  # with a leading seed axis if `args.num_seeds` is not 1
-
-
-def find_runs(patterns: tuple[str, ...]) -> list[Path]:
-    """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
-    folders: dict[Path, None] = {}
-    for pattern in map(os.path.expanduser, patterns):
-        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
-        found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
-        if not found:
-            raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
-        folders |= dict.fromkeys(path.resolve() for path in found)
-    if not folders:
-        raise UserError("--runs: name a run folder, or a pattern of them")
-    return list(folders)
-
-
-def load_agent(folder: Path, step: int | None = None) -> Agent:
-    """The agent of a run folder, from its last sound checkpoint or that of `step`.
-
-    Raises:
-        UserError: when the folder holds no run, its script is not beside this one, or the parameters do not fit it.
-    """
-    try:
-        name = json.loads((folder / "args.json").read_text())["script"]
-    except (OSError, ValueError, LookupError, TypeError):
-        raise UserError(f"{folder} is no run folder: its args.json cannot be read") from None
-    if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
-        raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
-    script = importlib.import_module(name)
-    if not hasattr(script, "load_run"):
-        raise UserError(f"{folder} was made by {name}.py, which is no training script")
-    try:
-        step = script.find_checkpoint(folder, step)
-        saved, params = script.load_run(folder, step)
-    except script.UserError as error:
-        raise UserError(str(error)) from None
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise UserError(f"{folder}: its arguments do not fit {name}.py: {str(error).partition(chr(10))[0]}") from None
-    return Agent(name=folder.name, folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
-
-
-def one_seed(agent: Agent, index: int) -> Agent:
-    """The agent of one of a run's seeds, without the seed axis."""
-    if agent.args.num_seeds == 1:
-        return agent
-    args = dataclasses.replace(agent.args, num_seeds=1, seed=agent.args.seed + index)
-    return dataclasses.replace(agent, args=args, params=jax.tree.map(lambda x: x[index], agent.params))
-
-
-@contextlib.contextmanager
-def new_folder(out: str) -> Iterator[Path]:
-    """A new folder for what is written, gone again if nothing was. Raises UserError where one cannot be made."""
-    for attempt in range(1, 1000):
-        default = f"analysis/{SCRIPT}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{attempt}" if attempt > 1 else "")
-        path = Path(out or default)
-        try:
-            path.mkdir(parents=True)
-            break
-        except OSError as error:
-            if out or not isinstance(error, FileExistsError):
-                raise UserError(f"--out {path}: {error.strerror}") from None
-    try:
-        yield path
-    finally:
-        if not any(path.iterdir()):
-            path.rmdir()
-
-
-def write_csv(path: Path, columns: tuple[str, ...], rows: list[dict]) -> None:
-    """A table with a head, one line per row."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-# ------------------------------------------------------------------------------------------------------------ filters
+# ----------------------------------------------------------------------------------------------------------- filters
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of filters, and how its channels hang together with those of others: filters may change places."""
+    """A layer of filters, and how its channels relate to those of other layers, since filters may change places."""
 
     name: str  # in the encoder's parameters
-    reads: str = ""  # the layer whose filters are its input channels; none: colours
-    adds_to: str = ""  # the layer to whose filters its own are added, so that both have one order; none: any order
+    reads: str = ""  # the layer whose filters are its input channels; empty: colours
+    adds_to: str = ""  # the layer to whose filters its own are added, so that both share an order; empty: any order
 
 
 def layers_of(encoder: str) -> list[Layer]:
-    """The layers of an encoder whose weights are applied everywhere in the picture, in the order of reading."""
+    """The layers of an encoder that apply the same weights everywhere in a picture, from the first to the last."""
     if encoder == "patch":
         return [Layer("Dense_0"), Layer("Dense_1", reads="Dense_0")]
     if encoder == "paper":
@@ -195,45 +92,42 @@ def layers_of(encoder: str) -> list[Layer]:
     return found
 
 
-def filters_of(agent: Agent, params: Any) -> dict[tuple[str, str], np.ndarray]:
-    """Filters float32 [F, k, k, C] by tower ("actor", "critic", or "" of a network with one) and name of the layer.
+def filters_of(agent: Agent) -> dict[tuple[str, str], np.ndarray]:
+    """One seed's filters float32 [F, k, k, C] by tower ("actor", "critic", or "" if there is only one) and layer.
 
     Raises:
-        UserError: for an agent that reads no pictures.
+        UserError: for an agent that reads no pictures, or has another encoder
     """
-    args, script = agent.args, agent.script
-    if not hasattr(args, "encoder") or not reads_pictures(script, args):
+    args = agent.args
+    env, env_params = make_env(args.tasks[0])
+    if not (hasattr(args, "encoder") and is_pixels(env.observation_space(env_params))):
         raise UserError(f"{agent.name} reads no pictures, and has no filters")
     wanted, found = [layer.name for layer in layers_of(args.encoder)], {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        *tower, layer, kind = script.leaf_name(path).split(".")
+    for path, leaf in jax.tree_util.tree_flatten_with_path(agent.params)[0]:
+        *tower, layer, kind = leaf_name(path).split(".")
         if layer in wanted and kind == "kernel" and tower[-1] == "encode":
             found[".".join(tower[1:-1]), layer] = as_pictures(np.asarray(leaf))
     towers = dict.fromkeys(tower for tower, _ in found)
+    if not found or len(found) < len(towers) * len(wanted):
+        raise UserError(f"{agent.name} lacks some of the layers {', '.join(wanted)} of --encoder {args.encoder}")
     return {(tower, layer): found[tower, layer] for tower in towers for layer in wanted}
 
 
-def reads_pictures(script: ModuleType, args: Any) -> bool:
-    """Whether what an agent sees are frames."""
-    env, env_params = script.make_env(script.tasks(args)[0] if hasattr(script, "tasks") else args)
-    return script.is_pixels(env.observation_space(env_params))
-
-
 def as_pictures(kernel: np.ndarray) -> np.ndarray:
-    """Weights [k, k, C, F], or [k * k * C, F] of patches that were laid out in that order, as [F, k, k, C]."""
+    """Weights [k, k, C, F], or [k * k * C, F] for patches that were flattened in that order, as [F, k, k, C]."""
     if kernel.ndim == 2:
-        # of patches: three colours; of neighbours that were merged: two by two
+        # patches have three colours; merged neighbours are two by two
         side = math.isqrt(kernel.shape[0] // 3) if kernel.shape[0] % 3 == 0 else 2
         kernel = kernel.reshape(side, side, -1, kernel.shape[1])
     return np.ascontiguousarray(np.moveaxis(kernel, -1, 0))
 
 
 def matched(one: dict, other: dict, layers: list[Layer], matching: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """For each layer which filter of the other [F] belongs to each of the one, and their squared distances [F].
+    """For each layer which filter of `other` [F] matches each filter of `one`, and their squared distances [F].
 
-    "index" takes those of one index. "hungarian" takes, layer after layer, the order with the smallest sum of squared
-    Euclidean distances (Kuhn 1955), and lets the next layer's input channels follow it: networks that differ in the
-    order of their filters alone have distance 0. Layers that add to each other share an order.
+    "index" matches filters with the same index. "hungarian" takes, layer by layer, the order with the smallest sum of
+    squared Euclidean distances (Kuhn 1955), and reorders the next layer's input channels accordingly, so networks that
+    differ only in the order of their filters have distance 0. Layers that add to each other share an order.
     """
     orders, found = {}, {}
     for layer in layers:
@@ -267,9 +161,9 @@ class Snapshot:
 
 
 def distance_rows(one: Snapshot, other: Snapshot, matchings: tuple[str, ...]) -> list[dict]:
-    """What the tables say of two snapshots, for each layer and matching.
+    """The columns that compare two snapshots, a row for each layer and matching.
 
-    `relative` is the sum of the distances over the mean of both layers' squared norms: 0 for equal filters, 2 for
+    `relative` is the sum of the distances divided by the mean of both layers' squared norms: 0 for equal filters, 2 for
     unrelated ones of equal norm.
     """
     rows, layers = [], layers_of(one.agent.args.encoder)
@@ -284,71 +178,55 @@ def distance_rows(one: Snapshot, other: Snapshot, matchings: tuple[str, ...]) ->
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------------- snapshots
-
-
-def steps_of(agent: Agent) -> list[int]:
-    """0 and the steps of the sound checkpoints in a run folder."""
-    folders = [path for path in (agent.folder / "checkpoints").glob("*") if path.name.isdigit()]
-    return sorted({0, *(int(path.name) for path in folders if agent.script.is_sound(path))})
-
-
-def first_params(script: ModuleType, args: Any) -> Any:
-    """The parameters that a training begins with: they follow from its arguments."""
-    init, _ = script.make_train(args)
-    return jax.jit(lambda keys: script.seed_by_seed(init, args)(keys).params)(script.make_keys(args)[0])
+# --------------------------------------------------------------------------------------------------------- snapshots
 
 
 def group_names(agents: list[Agent], by: str) -> list[str]:
-    """The group of each agent: the value of one argument, or of all in which they differ but what UNLIKE names.
+    """The group of each agent: the value of one argument, or of all that differ between agents and affect learning.
 
     Raises:
-        UserError: when an agent has no such argument.
+        UserError: if an agent has no such argument
     """
     about = [
-        {"script": agent.script.SCRIPT, "env_id": agent.saved.env_id} | dataclasses.asdict(agent.saved)
+        {"script": script_name(agent.saved), "env_id": agent.saved.env_id} | dataclasses.asdict(agent.saved)
         for agent in agents
     ]
     lacking = [each for each in about if by and by not in each]
     if lacking:
-        raise UserError(f"--by {by}: there are {', '.join(lacking[0])}")
+        raise UserError(f"--by {by}: use one of {', '.join(lacking[0])}")
     if by:
-        return [said(each[by]) or f"no {by}" for each in about]
-    common = [name for name in about[0] if name not in UNLIKE and all(name in each for each in about)]
+        return [text_of(each[by]) or f"no {by}" for each in about]
+    common = [name for name in about[0] if name not in WITHIN_A_GROUP and all(name in each for each in about)]
     names = [name for name in common if len({each[name] for each in about}) > 1]
     names = [name for name in names if name != "env_id" or "env_ids" not in names]
-    told = [", ".join(f"{name} {said(each[name])}" for name in names) for each in about]
-    return [each or agent.saved.env_id for each, agent in zip(told, agents, strict=True)]
+    names.sort(key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name == "exp_name"))
+    words = [", ".join(f"{name} {text_of(each[name])}" for name in names) for each in about]
+    return [each or agent.saved.env_id for each, agent in zip(words, agents, strict=True)]
 
 
-def said(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """An argument's value as part of a group's name."""
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def snapshots_of(folders: list[Path], args: Args) -> list[Snapshot]:
-    """Every seed of every run at every step asked for. Raises UserError for what cannot be compared."""
+    """Every seed of every run at every step asked for. Raises UserError for agents that cannot be compared."""
     agents = [load_agent(folder, args.step or None) for folder in folders]
     groups, found = group_names(agents, args.by), []
     for agent, group in zip(agents, groups, strict=True):
-        filters_of(agent, one_seed(agent, 0).params)  # refuses an agent without any
-        steps = steps_of(agent) if args.step is None else [args.step]
+        filters_of(one_seed(agent, 0))  # refuses an agent without filters
+        steps = [0, *saved_steps(agent.folder)] if args.step is None else [args.step]
         for step in tqdm(steps, agent.name, unit="checkpoint", leave=False, disable=None):
-            params = agent.params if agent.step == step else parameters(agent, step)
-            for seed in (one_seed(dataclasses.replace(agent, params=params), i) for i in range(agent.args.num_seeds)):
-                filters = filters_of(seed, seed.params)
+            for seed in each_seed(dataclasses.replace(agent, params=params_at(agent, step))):
+                filters = filters_of(seed)
                 found.append(Snapshot(dataclasses.replace(seed, params=None), group, step, filters))
     shapes = {str({key: x.shape for key, x in each.filters.items()}): each.agent.name for each in found}
     if len(shapes) > 1:
         one, other = list(shapes.values())[:2]
         raise UserError(f"--runs: {one} and {other} have filters of different shapes, which cannot be compared")
     if len({(each.agent.folder, each.agent.args.seed) for each in found}) < 2:
-        raise UserError("--runs: name two agents at least, which may be seeds of one run")
+        raise UserError("--runs: name at least two agents, which may be seeds of one run")
     return found
-
-
-def parameters(agent: Agent, step: int) -> Any:
-    """Those of a run at the step of a checkpoint, or at 0."""
-    return load_agent(agent.folder, step).params if step else first_params(agent.script, agent.saved)
 
 
 def lifetimes(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
@@ -360,7 +238,7 @@ def lifetimes(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
 
 
 def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[tuple, Snapshot, Snapshot]]:
-    """Two agents at every step that both have and at the last of each, which is named "last" too."""
+    """Two agents at every step that both have, and at the last step of each, which is also called "last"."""
     steps = {each.step: each for each in other}
     same = [((each.step,), each, steps[each.step]) for each in one if each.step in steps]
     if one[-1].step != other[-1].step:
@@ -369,10 +247,10 @@ def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[tuple, Sn
 
 
 def chosen_pairs(lives: list[list[Snapshot]], pairs: str) -> list[tuple[list[Snapshot], list[Snapshot]]]:
-    """Each two agents, or each two of one seed; of the group that was named first the first.
+    """All pairs of agents, or of agents with the same seed, ordered by the position of their groups in --runs.
 
     Raises:
-        UserError: where no two have one seed.
+        UserError: if no two agents have the same seed
     """
     groups = list(dict.fromkeys(life[0].group for life in lives))
     lives = sorted(lives, key=lambda life: groups.index(life[0].group))
@@ -380,7 +258,7 @@ def chosen_pairs(lives: list[list[Snapshot]], pairs: str) -> list[tuple[list[Sna
     if pairs == "same-seed":
         found = [(one, other) for one, other in found if one[0].agent.args.seed == other[0].agent.args.seed]
     if not found:
-        raise UserError("--pairs same-seed: no two of these agents have one seed; use all")
+        raise UserError("--pairs same-seed: no two of these agents have the same seed; use all")
     return found
 
 
@@ -398,7 +276,7 @@ def compare(pairs: list[tuple[list[Snapshot], list[Snapshot]]], matchings: tuple
 
 
 def changes(lives: list[list[Snapshot]]) -> list[dict]:
-    """The rows of `changes.csv`: how far each agent's filters have moved from the first that are known of it."""
+    """The rows of `changes.csv`: how far each agent's filters have moved since its first snapshot."""
     rows = []
     for life in lives:
         for each in life if len(life) > 1 else []:
@@ -408,7 +286,7 @@ def changes(lives: list[list[Snapshot]]) -> list[dict]:
 
 
 def over_groups(rows: list[dict]) -> list[dict]:
-    """The rows of `summary.csv`: means over all pairs of two groups, the least and the largest distance of a pair."""
+    """The rows of `summary.csv`: means over all pairs of two groups, and the distances of the closest and farthest."""
     cells: dict[tuple, list[dict]] = {}
     for row in rows:
         key = row["group_a"], row["group_b"], row["step"], *(row[name] for name in ABOUT)
@@ -422,13 +300,13 @@ def over_groups(rows: list[dict]) -> list[dict]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------------- pictures
+# ---------------------------------------------------------------------------------------------------------- pictures
 
 
 def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
-    """First-layer filters of agents at their last step, or what they have `learned` since the first that is known.
+    """First-layer filters of agents at their last step, or what they have `learned` since their first snapshot.
 
-    Those that match the first agent's are in the same place.
+    Filters that match those of the first agent are in the same place.
     """
     groups = list(dict.fromkeys(life[0].group for life in lives))
     places = {id(life): sum(other[0].group == life[0].group for other in lives[:i]) for i, life in enumerate(lives)}
@@ -459,7 +337,7 @@ def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
 
 
 def on_one_picture(filters: np.ndarray, columns: int = 8) -> np.ndarray:
-    """Filters [F, k, k, 3] on one picture, row by row, grey where 0, each in a scale of its own."""
+    """Filters [F, k, k, 3] in one picture, row by row, grey where they are 0, each with its own scale."""
     size = np.abs(filters).max(axis=(1, 2, 3), keepdims=True)
     pictures = 0.5 + 0.5 * filters / np.maximum(size, np.finfo(np.float32).tiny)
     border = max(1, filters.shape[1] // 8)
@@ -469,7 +347,7 @@ def on_one_picture(filters: np.ndarray, columns: int = 8) -> np.ndarray:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """A group's name in lines, broken behind commas."""
+    """A group's name in several lines, broken after commas."""
     lines = [""]
     for part in text.split(", "):
         if lines[-1] and len(lines[-1]) + len(part) > width:
@@ -479,7 +357,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def draw_lines(curves: dict[str, dict[str, list[tuple]]], title: str, ylabel: str) -> Figure:
-    """A panel for each layer, a line for each label: points (step, mean, least, largest)."""
+    """A panel for each layer, a line for each label, of points (step, mean, smallest, largest)."""
     columns = min(len(curves), 4)
     rows = -(-len(curves) // columns)
     labels = list(dict.fromkeys(label for lines in curves.values() for label in lines))
@@ -508,7 +386,7 @@ def draw_lines(curves: dict[str, dict[str, list[tuple]]], title: str, ylabel: st
 
 
 def pair_curves(summary: list[dict], matching: str) -> dict[str, dict[str, list[tuple]]]:
-    """For each layer and pair of groups the points of `draw_lines`."""
+    """The points of `draw_lines` for each layer and pair of groups."""
     curves: dict[str, dict[str, list[tuple]]] = {}
     for row in summary:
         if row["matching"] == matching and row["step"] != "last":
@@ -520,7 +398,7 @@ def pair_curves(summary: list[dict], matching: str) -> dict[str, dict[str, list[
 
 
 def change_curves(rows: list[dict]) -> dict[str, dict[str, list[tuple]]]:
-    """For each layer and group the points of `draw_lines`."""
+    """The points of `draw_lines` for each layer and group."""
     cells: dict[tuple, list[float]] = {}
     for row in rows:
         cells.setdefault((row["layer"], row["group"], row["step"]), []).append(row["distance_mean"])
@@ -531,7 +409,7 @@ def change_curves(rows: list[dict]) -> dict[str, dict[str, list[tuple]]]:
 
 
 def table(summary: list[dict]) -> str:
-    """A line per pair of groups, layer and matching: between the agents' last steps."""
+    """A line per pair of groups, layer and matching, for the agents' last steps."""
     lines = [f"{'layer':<14} {'pairs':>5}  {'matching':<10} {'sum':>9} {'mean':>9} {'relative':>9}  groups, last steps"]
     for row in (row for row in summary if row["step"] == "last"):
         one, other = row["group_a"], row["group_b"]
@@ -541,39 +419,32 @@ def table(summary: list[dict]) -> str:
     return "\n".join(lines)
 
 
-# --------------------------------------------------------------------------------------------------------------- main
+# -------------------------------------------------------------------------------------------------------------- main
 
 
 def main(args: Args) -> Path:
-    """Compares, prints a table and writes; returns the folder."""
+    """Compares, prints a table, writes the results and returns their folder."""
     args = args.checked()
     lives = lifetimes(snapshots_of(find_runs(args.runs), args))
     rows = compare(chosen_pairs(lives, args.pairs), args.matching)
     summary, moved = over_groups(rows), changes(lives)
-    with new_folder(args.out) as out:
+    with new_folder(args) as out:
         write_csv(out / "distances.csv", COLUMNS, rows)
         write_csv(out / "summary.csv", GROUP_COLUMNS, summary)
         write_csv(out / "changes.csv", CHANGE_COLUMNS, moved)
         draw_filters(lives, learned=False).savefig(out / "filters.png", dpi=150)
         for matching in args.matching:
             title = f"squared distance of a filter to the other agent's, matched: {matching}"
-            figure = draw_lines(
-                pair_curves(summary, matching), title, "mean over filters and pairs; least and largest pair"
-            )
-            figure.savefig(out / f"distances_{matching}.png", dpi=150)
+            over = "mean over filters and pairs; least and largest pair"
+            draw_lines(pair_curves(summary, matching), title, over).savefig(out / f"distances_{matching}.png", dpi=150)
         if moved:
             draw_filters(lives, learned=True).savefig(out / "learned.png", dpi=150)
             title = "squared distance of a filter to where it began"
-            draw_lines(change_curves(moved), title, "mean over filters and agents; least and largest agent").savefig(
-                out / "changes.png", dpi=150
-            )
+            over = "mean over filters and agents; least and largest agent"
+            draw_lines(change_curves(moved), title, over).savefig(out / "changes.png", dpi=150)
     print(table(summary), f"written to {out}", sep="\n")
     return out
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__))
-    except UserError as error:
-        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

@@ -7,33 +7,34 @@ Reinforcement Learning at the Edge of the Statistical Precipice", https://arxiv.
 Run:   python gap_and_bias.py --runs 'runs/*'
 Page:  docs/gap_and_bias.md
 
-Writes `gap_and_bias.png`, `gap_and_bias.csv`, `cells.csv` and `missing.csv`. A cell is what one algorithm with one
-memory earned on one twin of one id, trained and evaluated there. Shapes: S seeds of a cell, M ids.
+Writes `gap_and_bias.png`, `gap_and_bias.csv`, `cells.csv` and `missing.csv`. A cell holds the returns of one algorithm
+with one memory on one twin of one environment, where it was both trained and evaluated. Shapes: S seeds of a cell.
 """
 
-import contextlib
 import csv
 import glob
-import json
 import math
-import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rliable import library
 from tqdm import tqdm
 
 import popgym_arcade
+from popgym_arcade.analysis.command_line import AnalysisArgs, launch
+from popgym_arcade.analysis.interquartile import Estimate, estimate
+from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.tables import write_csv
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import Range
+from popgym_arcade.baselines.scripts import read_about
 
-SCRIPT = Path(__file__).stem
-ALL = "all"  # in the place of an id: aggregated over ids
+ALL = "all"  # in place of an environment: aggregated over all of them
 QUANTITIES = ("pomdp_return", "mdp_return", "gap", "bias")
 CELL_COLUMNS = (
     *("algorithm", "memory", "env_id", "twin", "seeds", "return_iqm", "return_low", "return_high", "return_mean"),
@@ -50,36 +51,26 @@ READ_OF_EVALUATE = READ_OF_EVAL | {"run", "script", "memory", "trained_env_id", 
 # --------------------------------------------------------------------------------------------------------- arguments
 
 
-class UserError(Exception):
-    """Something the user can put right: shown as one line, exit code 2."""
-
-
 @dataclass(frozen=True)
-class Args:
+class Args(AnalysisArgs):
     runs: tuple[str, ...]
-    """run folders, tables of evaluate.py or folders that hold one, or patterns of them"""
-    out: str = ""
-    """new folder for what is written; empty: analysis/gap_and_bias-TIME"""
+    """run folders, tables of evaluate.py, folders that contain one, or patterns that match some"""
     no_memory: str = "none"
-    """memory that the bias is measured against: none (the script without one) or another, as MLP"""
-    resamples: int = 2_000
+    """memory that the bias is measured against: none (the script without one) or another, such as MLP"""
+    resamples: Annotated[int, Range(100)] = 2_000
     """resamples of a bootstrap"""
 
-    def checked(self) -> "Args":
-        """These arguments. Raises UserError for what can be refused before anything is read."""
+    def check(self) -> None:
         if not self.runs:
             raise UserError("--runs: name run folders, or tables of evaluate.py")
-        if self.resamples < 100:
-            raise UserError(f"--resamples {self.resamples}: use 100 or more")
-        return self
 
 
-# -------------------------------------------------------------------------------------------------------- evaluations
+# ------------------------------------------------------------------------------------------------------- evaluations
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """What all seeds of a training have in common, as far as gap and bias go."""
+    """What all seeds of a training share, as far as gap and bias are concerned."""
 
     algorithm: str
     memory: str
@@ -103,7 +94,7 @@ class Score:
 
     @property
     def is_of_evaluate(self) -> bool:
-        """Whether evaluate.py measured it, not training."""
+        """Whether evaluate.py measured it, and not the training."""
         return self.source.suffix == ".csv"
 
     def __str__(self) -> str:
@@ -111,7 +102,7 @@ class Score:
 
 
 def find_sources(patterns: tuple[str, ...]) -> list[Path]:
-    """Run folders and tables that the patterns name, each once. Raises UserError for a pattern that names none."""
+    """Run folders and tables that match the patterns, each once. Raises UserError for a pattern that matches none."""
     sources: dict[Path, None] = {}
     for pattern in patterns:
         found = [source for path in sorted(glob.glob(pattern)) if (source := source_at(Path(path)))]
@@ -122,7 +113,7 @@ def find_sources(patterns: tuple[str, ...]) -> list[Path]:
 
 
 def source_at(path: Path) -> Path | None:
-    """The run folder or the table that a path names, or none."""
+    """The run folder or the table at a path, or None."""
     if (path / "args.json").is_file():
         return path
     if (path / "evaluate.csv").is_file():
@@ -131,7 +122,7 @@ def source_at(path: Path) -> Path | None:
 
 
 def read_table(path: Path, columns: set[str], read_row: Callable[[dict], Score | None]) -> list[Score]:
-    """What `read_row` makes of the rows of a CSV file, less None. Raises UserError where it cannot be read."""
+    """What `read_row` makes of the rows of a CSV file, without None. Raises UserError if the file cannot be read."""
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -139,7 +130,7 @@ def read_table(path: Path, columns: set[str], read_row: Callable[[dict], Score |
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if lacking:
-        raise UserError(f"{path} is no table of evaluations: it lacks {', '.join(lacking)}")
+        raise UserError(f"{path} is not a table of evaluations: it lacks {', '.join(lacking)}")
     scores = []
     for line, row in enumerate(rows, start=2):
         try:
@@ -150,7 +141,7 @@ def read_table(path: Path, columns: set[str], read_row: Callable[[dict], Score |
 
 
 def read_score(row: dict, script: str, memory: str, run: str, source: Path) -> Score:
-    """A row of `eval.csv` or of `evaluate.csv`. Raises ValueError or TypeError where it is damaged."""
+    """A row of `eval.csv` or of `evaluate.csv`. Raises ValueError or TypeError if it is damaged."""
     twin = {"False": "mdp", "True": "pomdp"}.get(row["partial_obs"])
     value = float(row["return_mean"])
     if twin is None or not math.isfinite(value):
@@ -160,12 +151,9 @@ def read_score(row: dict, script: str, memory: str, run: str, source: Path) -> S
 
 
 def read_run(folder: Path) -> list[Score]:
-    """A run's last greedy evaluation of every seed; none if there was none yet. Raises UserError for damaged files."""
-    try:
-        about = json.loads((folder / "args.json").read_text())
-        script, memory = str(about["script"]), str(about["args"].get("memory", "none"))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        raise UserError(f"{folder} is no run folder: its args.json cannot be read") from None
+    """A run's last greedy evaluation of every seed, if there is one. Raises UserError for damaged files."""
+    about = read_about(folder)
+    script, memory = about["script"], str(about["args"].get("memory", "none"))
 
     def read_row(row: dict) -> Score | None:
         score = read_score(row, script, memory, folder.name, folder)
@@ -175,7 +163,7 @@ def read_run(folder: Path) -> list[Score]:
 
 
 def read_evaluate(path: Path) -> list[Score]:
-    """The greedy evaluations in a table of evaluate.py that are of the training's own id and twin."""
+    """The greedy evaluations in a table of evaluate.py, of agents on the environment and twin they were trained on."""
 
     def read_row(row: dict) -> Score | None:
         score = read_score(row, row["script"], row["memory"], row["run"], path)
@@ -186,16 +174,16 @@ def read_evaluate(path: Path) -> list[Score]:
 
 
 def last_of_each(scores: list[Score]) -> list[Score]:
-    """Of every run, cell and seed the score of the last step."""
+    """The score of the last step for each run, cell and seed."""
     lasts = {(score.run, score.cell, score.seed): score for score in sorted(scores, key=lambda score: score.step)}
     return list(lasts.values())
 
 
 def gather(scores: list[Score]) -> dict[Cell, list[Score]]:
-    """The scores by cell, one for each seed, in order. A run named twice counts once, its evaluate.csv before its own.
+    """The scores by cell, one for each seed, in order. A run given twice counts once, if possible by evaluate.py.
 
     Raises:
-        UserError: when two runs, or two different evaluations of one, give the same seed of a cell.
+        UserError: if two runs, or two different evaluations of one, have the same seed of a cell
     """
     cells: dict[Cell, dict[int, Score]] = {}
     for score in sorted(scores, key=lambda score: not score.is_of_evaluate):
@@ -208,24 +196,24 @@ def gather(scores: list[Score]) -> dict[Cell, list[Score]]:
     return {cell: [seeds[seed] for seed in sorted(seeds)] for cell, seeds in sorted(cells.items())}
 
 
-# -------------------------------------------------------------------------------------------------------------- study
+# ------------------------------------------------------------------------------------------------------------- study
 
 
 @dataclass(frozen=True)
 class Study:
-    """The scores by cell, all on ids with twins, and the memory that the bias is measured against."""
+    """The scores by cell, all in environments with twins, and the memory that the bias is measured against."""
 
     cells: dict[Cell, list[Score]]
     no_memory: str
 
     @property
     def agents(self) -> list[tuple[str, str]]:
-        """Algorithms and memories that have any cell."""
+        """Algorithms and memories that have a cell."""
         return sorted({(cell.algorithm, cell.memory) for cell in self.cells})
 
     @property
     def env_ids(self) -> list[str]:
-        """Ids that any cell is of."""
+        """Environments that have a cell."""
         return sorted({cell.env_id for cell in self.cells})
 
     def returns(self, cell: Cell) -> np.ndarray:
@@ -235,17 +223,17 @@ class Study:
 
 @dataclass(frozen=True)
 class Missing:
-    """A cell without a run, and what cannot be computed for that."""
+    """A cell without a run, and what cannot be computed without it."""
 
     cell: Cell
     why: str
 
 
 def read_study(args: Args) -> tuple[Study, list[str]]:
-    """The evaluations that `--runs` names, and a line about each thing that was left out.
+    """The evaluations of `--runs`, and a line about everything that was left out.
 
     Raises:
-        UserError: for what cannot be read, for a seed that is there twice, and where no gap and no bias is left.
+        UserError: for files that cannot be read, a seed that is there twice, and if there is neither a gap nor a bias
     """
     read = {path: read_evaluate(path) if path.suffix == ".csv" else read_run(path) for path in find_sources(args.runs)}
     notes = [f"left out, no greedy evaluation on its own twin: {path}" for path, scores in read.items() if not scores]
@@ -266,7 +254,7 @@ def read_study(args: Args) -> tuple[Study, list[str]]:
 
 
 def terms(quantity: str, algorithm: str, memory: str, env_id: str, no_memory: str) -> tuple[Cell, ...]:
-    """The cell whose return a quantity is, or the two whose difference it is, first less second.
+    """The cell whose return a quantity is, or the two of which it is the difference, the first minus the second.
 
     Wang et al. 2025: observability gap J(f, MDP) - J(f, POMDP), memory bias J(f, MDP) - J(no memory, MDP).
     """
@@ -276,14 +264,14 @@ def terms(quantity: str, algorithm: str, memory: str, env_id: str, no_memory: st
 
 
 def find_missing(study: Study) -> list[Missing]:
-    """Cells without a run: both twins of all ids for every agent there is, and the MDPs for the one without memory."""
+    """Cells without a run: both twins of all environments for every agent, and the MDPs for the one without memory."""
     agents = {*study.agents, *((algorithm, study.no_memory) for algorithm, _ in study.agents)}
     missing = []
     for algorithm, memory, env_id in sorted((*agent, env_id) for agent in agents for env_id in study.env_ids):
         is_baseline = memory == study.no_memory
         no_bias = "no bias of any memory" if is_baseline else "no bias"
         why = {"mdp": f"no run, so no gap and {no_bias}", "pomdp": "no run, so no POMDP return and no gap"}
-        if (algorithm, memory) not in study.agents:  # nobody asked for the gap of this baseline
+        if (algorithm, memory) not in study.agents:  # the gap of this baseline was not asked for
             why = {"mdp": f"no run, so {no_bias}"}
         cells = {Cell(algorithm, memory, env_id, twin): reason for twin, reason in why.items()}
         missing += [Missing(cell, reason) for cell, reason in cells.items() if cell not in study.cells]
@@ -291,7 +279,7 @@ def find_missing(study: Study) -> list[Missing]:
 
 
 def uneven_steps(study: Study) -> list[str]:
-    """A line for every algorithm and id whose runs were not evaluated after equally many steps."""
+    """A line for every algorithm and environment whose runs were evaluated last at different steps."""
     steps: dict[tuple[str, str], set[int]] = {}
     for cell, scores in study.cells.items():
         steps.setdefault((cell.algorithm, cell.env_id), set()).update(score.step for score in scores)
@@ -299,87 +287,23 @@ def uneven_steps(study: Study) -> list[str]:
     return [f"{told}: {' '.join(at)}, {min(n)} to {max(n)}" for at, n in steps.items() if len(n) > 1]
 
 
-# --------------------------------------------------------------------------------------------------------- statistics
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """An interquartile mean, or a difference of two, and its 95% interval; None where a cell has a single seed."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
-@contextlib.contextmanager
-def numpy_seed(seed: int) -> Iterator[None]:
-    """numpy's global generator, which rliable 1.2 draws from whatever it is given, begins at `seed`; restored after."""
-    state = np.random.get_state()
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(state)
-
-
-def matrices_of(returns: list[np.ndarray]) -> list[np.ndarray]:
-    """The scores [S] of each id, as rliable's matrices [S, M]: one for each number of seeds that there is."""
-    sizes = sorted({len(scores) for scores in returns})
-    return [np.stack([scores for scores in returns if len(scores) == size], axis=1) for size in sizes]
-
-
-def middle_half(scores: np.ndarray) -> np.ndarray:
-    """Mean of the middle half of scores [K, ...] over K: what SciPy's trim_mean gives rliable, many times as fast."""
-    ordered = np.sort(scores, axis=0)
-    cut = len(ordered) // 4
-    mean = ordered[cut : len(ordered) - cut].mean(axis=0)
-    return np.where(np.isnan(ordered[-1]), np.nan, mean)  # sorted last, it would be cut off
-
-
-def iqm(*matrices: np.ndarray) -> float:
-    """Interquartile mean over all scores of matrices [S, M], in which every id weighs the same.
-
-    Where the numbers of seeds differ, scores are repeated up to their least common multiple; of one matrix it is
-    rliable's own.
-    """
-    rows = math.lcm(*map(len, matrices))
-    repeated = np.hstack([matrix.repeat(rows // len(matrix), axis=0) for matrix in matrices])
-    return float(middle_half(repeated.ravel()))
-
-
-def estimate(first: list[np.ndarray], second: list[np.ndarray] = (), resamples: int = 2_000) -> Estimate:
-    """IQM of the scores [S] of each id in `first`, less that of `second` if there is any.
-
-    The interval is a percentile bootstrap, stratified by id: every id of both is resampled by itself.
-    """
-    of_first, of_second = matrices_of(first), matrices_of(second)
-
-    def difference(*matrices: np.ndarray) -> np.ndarray:
-        subtrahend = iqm(*matrices[len(of_first) :]) if of_second else 0.0
-        return np.array([iqm(*matrices[: len(of_first)]) - subtrahend])
-
-    matrices = [*of_first, *of_second]
-    if min(map(len, matrices)) < 2:
-        return Estimate(float(difference(*matrices)[0]), None, None)
-    with numpy_seed(0):
-        values, bounds = library.get_interval_estimates({"": matrices}, difference, reps=resamples)
-    return Estimate(float(values[""][0]), *(float(bound) for bound in bounds[""][:, 0]))
+# -------------------------------------------------------------------------------------------------------- statistics
 
 
 @dataclass(frozen=True)
 class Task:
-    """A quantity of an agent to estimate, on one id or aggregated over all that have the cells for it."""
+    """A quantity of an agent to estimate, in one environment or aggregated over all that have the cells for it."""
 
     algorithm: str
     memory: str
     env_id: str  # or ALL
     quantity: str
     env_ids: tuple[str, ...]
-    sides: tuple[tuple[Cell, ...], ...]  # cells of the first term, and of the second; one for each id
+    sides: tuple[tuple[Cell, ...], ...]  # cells of the first term and of the second, one for each environment
 
 
 def find_tasks(study: Study) -> list[Task]:
-    """Every quantity that the cells allow. The bias of the baseline, which is 0 by definition, is none."""
+    """Every quantity for which there are cells, but not the bias of the baseline, which is 0 by definition."""
     tasks = []
     for algorithm, memory, quantity in ((*agent, quantity) for agent in study.agents for quantity in QUANTITIES):
         if quantity == "bias" and memory == study.no_memory:
@@ -394,7 +318,7 @@ def find_tasks(study: Study) -> list[Task]:
 
 
 def estimate_all(study: Study, resamples: int) -> dict[Task, Estimate]:
-    """Every quantity that the cells allow, estimated."""
+    """Every quantity for which there are cells, estimated."""
     estimates = {}
     for task in tqdm(find_tasks(study), "bootstrap", disable=None):
         sides = [[study.returns(cell) for cell in side] for side in task.sides]
@@ -402,38 +326,11 @@ def estimate_all(study: Study, resamples: int) -> dict[Task, Estimate]:
     return estimates
 
 
-# ------------------------------------------------------------------------------------------------------------- tables
-
-
-@contextlib.contextmanager
-def new_folder(out: str) -> Iterator[Path]:
-    """A new folder for what is written, gone again if nothing was. Raises UserError where one cannot be made."""
-    for attempt in range(1, 1000):
-        default = f"analysis/{SCRIPT}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{attempt}" if attempt > 1 else "")
-        path = Path(out or default)
-        try:
-            path.mkdir(parents=True)
-            break
-        except OSError as error:
-            if out or not isinstance(error, FileExistsError):
-                raise UserError(f"--out {path}: {error.strerror}") from None
-    try:
-        yield path
-    finally:
-        if not any(path.iterdir()):
-            path.rmdir()
-
-
-def write_csv(path: Path, columns: tuple[str, ...], rows: list[dict]) -> None:
-    """A table with a head, one line per row."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+# ------------------------------------------------------------------------------------------------------------ tables
 
 
 def seeds_of(study: Study, task: Task) -> list[int]:
-    """Numbers of seeds of a quantity's cells."""
+    """The number of seeds of each of a quantity's cells."""
     return [len(study.cells[cell]) for side in task.sides for cell in side]
 
 
@@ -449,7 +346,7 @@ def row_of(study: Study, task: Task, found: Estimate) -> dict:
 
 
 def cell_row_of(study: Study, task: Task, found: Estimate) -> dict:
-    """A row of `cells.csv`, from the return on one id."""
+    """A row of `cells.csv`, from the return in one environment."""
     ((cell,),) = task.sides
     scores, returns = study.cells[cell], study.returns(cell)
     steps = [score.step for score in scores]
@@ -471,12 +368,12 @@ def missing_row_of(missing: Missing) -> dict:
 
 
 def aggregated(estimates: dict[Task, Estimate]) -> dict[tuple[str, str, str], tuple[Task, Estimate]]:
-    """What is aggregated over ids, by algorithm, memory and quantity."""
+    """The estimates aggregated over environments, by algorithm, memory and quantity."""
     return {(t.algorithm, t.memory, t.quantity): (t, found) for t, found in estimates.items() if t.env_id == ALL}
 
 
 def remark(study: Study, agent: tuple[str, str], quantity: str, task: Task | None) -> str:
-    """What has to be said of an aggregated value, or instead of it; often nothing."""
+    """A remark on an aggregated value, or one to replace it; often empty."""
     if task is None:
         return "baseline" if quantity == "bias" and agent[1] == study.no_memory else "missing"
     some = len(task.env_ids) < len(study.env_ids)
@@ -485,7 +382,7 @@ def remark(study: Study, agent: tuple[str, str], quantity: str, task: Task | Non
 
 
 def table(study: Study, estimates: dict[Task, Estimate]) -> str:
-    """A line per algorithm and memory, aggregated over ids: interquartile mean, 95% interval, remarks."""
+    """A line per algorithm and memory, aggregated over environments: interquartile mean, 95% interval, remarks."""
     found = aggregated(estimates)
     heads = {"pomdp_return": "POMDP return", "gap": "gap", "bias": "bias"}
     lines = [["algorithm", "memory", *heads.values()]]
@@ -493,20 +390,20 @@ def table(study: Study, estimates: dict[Task, Estimate]) -> str:
         line = list(agent)
         for quantity in heads:
             task, value = found.get((*agent, quantity), (None, None))
-            said = remark(study, agent, quantity, task)
-            line.append(said if task is None else told(value) + (said and f" ({said})"))
+            note = remark(study, agent, quantity, task)
+            line.append(note if task is None else with_interval(value) + (note and f" ({note})"))
         lines.append(line)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
     return "\n".join(line.rstrip() for line in padded)
 
 
-def told(found: Estimate) -> str:
+def with_interval(found: Estimate) -> str:
     """A value and its interval as text."""
     return f"{found.value:.3f}" + ("" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]")
 
 
-# ------------------------------------------------------------------------------------------------------------ picture
+# ----------------------------------------------------------------------------------------------------------- picture
 
 
 PANELS = {
@@ -514,11 +411,11 @@ PANELS = {
     "gap": ("Observability gap", "J(f, MDP) − J(f, POMDP)\nabove 0: not seeing all costs return"),
     "bias": ("Memory bias", "J(f, MDP) − J({}, MDP)\nbelow 0: memory costs return where none is needed"),
 }
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito's
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito's palette
 
 
 def order_of(study: Study, estimates: dict[Task, Estimate]) -> list[str]:
-    """The memories by POMDP return, the best first (mean over algorithms); those without one at the end."""
+    """The memories by POMDP return (mean over algorithms), the best first and those without one last."""
     found = aggregated(estimates)
 
     def rank(memory: str) -> tuple[bool, float, str]:
@@ -530,7 +427,7 @@ def order_of(study: Study, estimates: dict[Task, Estimate]) -> list[str]:
 
 
 def draw(study: Study, estimates: dict[Task, Estimate]) -> Figure:
-    """Three panels beside each other, aggregated over ids: a row for each memory, a colour for each algorithm."""
+    """Three panels side by side, aggregated over environments: a row for each memory, a colour for each algorithm."""
     memories, algorithms = order_of(study, estimates), sorted({algorithm for algorithm, _ in study.agents})
     height = 1.9 + len(memories) * (0.14 + 0.16 * len(algorithms))
     figure = Figure(figsize=(12, height), layout="constrained")
@@ -548,7 +445,7 @@ def draw(study: Study, estimates: dict[Task, Estimate]) -> Figure:
 
 
 def caption(study: Study, estimates: dict[Task, Estimate]) -> str:
-    """What the points, lines and hollow points of the picture are."""
+    """What the points, lines and hollow points of the picture mean."""
     shown = [task for task, _ in aggregated(estimates).values() if task.quantity in PANELS]
     hollow = any(len(task.env_ids) < len(study.env_ids) for task in shown)
     counts = {len(scores) for scores in study.cells.values()}
@@ -566,7 +463,7 @@ def draw_panel(
     memories: list[str],
     algorithms: list[str],
 ) -> None:
-    """One quantity: a point with its interval for every agent, remarks at the right edge."""
+    """One quantity: a point with its interval for every agent, and remarks at the right edge."""
     found = aggregated(estimates)
     for row in range(0, len(memories), 2):
         axes.axhspan(row - 0.5, row + 0.5, color="0.96", zorder=0)
@@ -576,9 +473,9 @@ def draw_panel(
         i = algorithms.index(algorithm)
         y, color = memories.index(memory) + (i + 0.5) / len(algorithms) * 0.7 - 0.35, COLORS[i % len(COLORS)]
         task, value = found.get((algorithm, memory, quantity), (None, None))
-        said = remark(study, (algorithm, memory), quantity, task)
+        note = remark(study, (algorithm, memory), quantity, task)
         at = axes.get_yaxis_transform()  # x in units of the panel
-        axes.text(1.01, y, said, transform=at, fontsize=7, va="center", color="0.4" if len(algorithms) == 1 else color)
+        axes.text(1.01, y, note, transform=at, fontsize=7, va="center", color="0.4" if len(algorithms) == 1 else color)
         if task is None:
             continue
         if value.low is not None:
@@ -593,14 +490,15 @@ def draw_panel(
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-# --------------------------------------------------------------------------------------------------------------- main
+# -------------------------------------------------------------------------------------------------------------- main
 
 
 def main(args: Args) -> Path:
-    """Reads, estimates, writes, and prints what is missing and a table; returns the folder."""
-    study, notes = read_study(args.checked())
+    """Reads, estimates, prints what is missing and a table, writes the results and returns their folder."""
+    args = args.checked()
+    study, notes = read_study(args)
     missing = find_missing(study)
-    with new_folder(args.out) as out:
+    with new_folder(args) as out:
         estimates = estimate_all(study, args.resamples)
         figure = draw(study, estimates)
         cells = {t: e for t, e in estimates.items() if t.env_id != ALL and t.quantity in ("pomdp_return", "mdp_return")}
@@ -616,8 +514,4 @@ def main(args: Args) -> Path:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__))
-    except UserError as error:
-        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

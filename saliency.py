@@ -1,4 +1,4 @@
-"""What do past pixels matter to what an agent does now? Gradient and perturbation saliency.
+"""Which past pixels matter to what an agent does now? Gradient and perturbation saliency.
 
 Run:   python saliency.py
        python saliency.py --runs 'runs/NavigatorEasy__pomdp__*' --twin both --kind gradient perturbation
@@ -10,23 +10,13 @@ Shapes: T steps of an episode, n the step that is explained, t <= n the frame th
 """
 
 import base64
-import contextlib
-import dataclasses
 import functools
-import glob
-import importlib
-import inspect
 import io
-import itertools
 import json
 import math
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import jax
@@ -40,323 +30,61 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 from tqdm import tqdm
 
-SCRIPT = Path(__file__).stem
-SHIPPED = Path(__file__).parent / "agents"
-RECORD_STEPS = 32  # between two looks at whether the episodes are over
-MAX_BYTES = 4e9  # of one twin's maps
-ACTIONS = ("up", "down", "left", "right", "fire")  # of popgym_arcade's ids
+from popgym_arcade.analysis.agents import Agent, load_agents, one_seed, twin_name
+from popgym_arcade.analysis.command_line import PlayArgs, Twin, launch, shipped_agents
+from popgym_arcade.analysis.networks import action_values, network_args, other_inputs, scores_name
+from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.trajectories import Trajectory, observations, record
+from popgym_arcade.analysis.twins import in_twins, spaces_of
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import NonNegativeInt, Range
+from popgym_arcade.baselines.scripts import script_of
+
+MAX_BYTES = 4e9  # of the maps of one twin
+ACTIONS = ("up", "down", "left", "right", "fire")  # of popgym_arcade's games
+Width = Annotated[float, Range(0.1, 256)]  # in pixels
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
 
 
-class UserError(Exception):
-    """Something the user can put right: shown as one line, exit code 2."""
-
-
 @dataclass(frozen=True)
-class Args:
-    runs: tuple[str, ...] = (glob.escape(str(SHIPPED)) + "/*",)
-    """run folders, or patterns of them (the agents that come with the repository)"""
-    out: str = ""
-    """new folder for what is written; empty: analysis/saliency-TIME"""
+class Args(PlayArgs):
+    runs: tuple[str, ...] = shipped_agents(__file__)
+    """run folders, or patterns that match some (the agents that come with the repository)"""
+    twin: Annotated[Twin, tyro.conf.arg(aliases=["--twins"])] = "own"
+    """twin to play: the one of the training, the fully or the partially observable one, or both, one above the other"""
     kind: tuple[Literal["gradient", "perturbation"], ...] = ("gradient",)
     """gradient with respect to the frames, and/or the effect of blurring a place"""
-    twin: Annotated[Literal["own", "mdp", "pomdp", "both"], tyro.conf.arg(aliases=["--twins"])] = "own"
-    """twin to play: that of the training, the fully or the partially observable one, or both, one above the other"""
-    env_id: str = ""
-    """another environment, with the same observations and actions; empty: that of the training"""
-    step: int | None = None
-    """checkpoint to load; None: the last"""
-    seed_index: int = 0
-    """which of the seeds of a run with several"""
-    steps: int = 40
-    """steps of the episode, from its first; less if it ends before"""
-    seed: int = 0
+    seed_index: NonNegativeInt = 0
+    """which seed of a run with several, counted from 0"""
+    steps: Annotated[int, Range(1, 10_000)] = 40
+    """steps of the episode, from its first; fewer if it ends earlier"""
+    seed: NonNegativeInt = 0
     """seed of the episode"""
-    columns: int = 8
-    """steps that the pictures show, the first and the last among them"""
-    at: int | None = None
+    columns: Annotated[int, Range(2, 20)] = 8
+    """steps shown in the pictures, the first and the last included"""
+    at: NonNegativeInt | None = None
     """perturbation: step whose decision is explained; None: the last"""
     lag: tuple[int, ...] = (0,)
-    """perturbation: steps between the frame that is blurred and the decision, one or several"""
-    stride: int = 5
+    """perturbation: steps from the frame that is blurred to the decision, one or several numbers"""
+    stride: Annotated[int, Range(1, 256)] = 5
     """perturbation: pixels between two places"""
-    mask_sigma: float | None = None
+    mask_sigma: Width | None = None
     """perturbation: width of a place in pixels; None: 5 per 80 pixels of the frame's side"""
-    blur_sigma: float | None = None
+    blur_sigma: Width | None = None
     """perturbation: width of the blur in pixels; None: 3 per 80 pixels of the frame's side"""
 
-    def checked(self) -> "Args":
-        """These arguments. Raises UserError for what can be refused before anything is loaded."""
-        limits = {"steps": (1, 10_000), "columns": (2, 20), "stride": (1, 256), "seed": (0, 2**31 - 1)}
-        limits |= {"seed_index": (0, 2**31 - 1), "at": (0, self.steps - 1)}
-        limits |= {"mask_sigma": (0.1, 256), "blur_sigma": (0.1, 256)}
-        for name, (low, high) in limits.items():
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise UserError(f"--{name.replace('_', '-')} {value}: use a number from {low} to {high}")
-        at = self.steps - 1 if self.at is None else self.at
+    def check(self) -> None:
+        last = self.steps - 1
+        at = last if self.at is None else self.at
+        if at > last:
+            raise UserError(f"--at {at}: use a number from 0 to {last}")
         if not (self.lag and 0 <= min(self.lag) and max(self.lag) <= at):
             raise UserError(f"--lag {' '.join(map(str, self.lag))}: use numbers from 0 to {at}, the step explained")
         if not self.kind:
             raise UserError("--kind: use gradient, perturbation, or both")
-        for name in ("kind", "lag"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise UserError(f"--{name} {' '.join(map(str, getattr(self, name)))}: name each once")
-        return self
-
-
-# ------------------------------------------------------------------------------------------------------------- agents
-
-
-@dataclass(frozen=True)
-class Agent:
-    """A trained network and the environment that it is asked in."""
-
-    name: str  # of the folder; no two in one call have the same
-    folder: Path
-    step: int  # of the checkpoint
-    script: ModuleType  # the training script
-    saved: Any  # its arguments in training
-    args: Any  # the same with the environment and the twin asked for
-    params: Any  # with a leading seed axis if `args.num_seeds` is not 1
-
-
-def find_runs(patterns: tuple[str, ...]) -> list[Path]:
-    """The run folders that the patterns name, each once. Raises UserError for a pattern that names none."""
-    folders: dict[Path, None] = {}
-    for pattern in map(os.path.expanduser, patterns):
-        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
-        found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
-        if not found:
-            raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
-        folders |= dict.fromkeys(path.resolve() for path in found)
-    if not folders:
-        raise UserError("--runs: name a run folder, or a pattern of them")
-    return list(folders)
-
-
-def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
-    """The agents of all runs that the patterns name, one for each task; a name that was there before gets a number."""
-    agents: dict[str, Agent] = {}
-    for folder in find_runs(patterns):
-        for agent in each_task(load_agent(folder, step)):
-            names = (agent.name if i == 1 else f"{agent.name}-{i}" for i in itertools.count(1))
-            name = next(name for name in names if name not in agents)
-            agents[name] = dataclasses.replace(agent, name=name)
-    return list(agents.values())
-
-
-def each_task(agent: Agent) -> list[Agent]:
-    """An agent for each task of a training on several, with the task's name behind the folder's; else the agent."""
-    tasks = getattr(agent.saved, "task_names", ())
-    if len(tasks) < 2:
-        return [agent]
-    alone = [agent.script.select_task(agent.saved, agent.params, i) for i in range(len(tasks))]
-    return [
-        dataclasses.replace(agent, name=f"{agent.name}__{task}", saved=args, args=args, params=params)
-        for task, (args, params) in zip(tasks, alone, strict=True)
-    ]
-
-
-def load_agent(folder: Path, step: int | None = None) -> Agent:
-    """The agent of a run folder, from its last sound checkpoint or that of `step`.
-
-    Raises:
-        UserError: when the folder holds no run, its script is not beside this one, or the parameters do not fit it.
-    """
-    try:
-        name = json.loads((folder / "args.json").read_text())["script"]
-    except (OSError, ValueError, LookupError, TypeError):
-        raise UserError(f"{folder} is no run folder: its args.json cannot be read") from None
-    if not (str(name).isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()):
-        raise UserError(f"{folder} was made by {name}.py, which is not beside {SCRIPT}.py")
-    script = importlib.import_module(name)
-    if not hasattr(script, "load_run"):
-        raise UserError(f"{folder} was made by {name}.py, which is no training script")
-    try:
-        step = script.find_checkpoint(folder, step)
-        saved, params = script.load_run(folder, step)
-    except script.UserError as error:
-        raise UserError(str(error)) from None
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise UserError(f"{folder}: its arguments do not fit {name}.py: {str(error).partition(chr(10))[0]}") from None
-    return Agent(name=folder.name, folder=folder, step=step, script=script, saved=saved, args=saved, params=params)
-
-
-def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
-    """The agent in the twin asked for (own, mdp, pomdp), or in both; `env_id` stands for another environment.
-
-    Raises:
-        UserError: when there are no twins, or the observations or the actions there are others.
-    """
-    script, saved = agent.script, agent.saved
-    env_id_field = {"env_ids": (env_id,)} if hasattr(saved, "env_ids") else {"env_id": env_id}
-    args = dataclasses.replace(saved, **env_id_field) if env_id else saved
-    has_twins = hasattr(saved, "partial_obs") and script.is_arcade(args)
-    if twin != "own" and not has_twins:
-        raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
-    if hasattr(saved, "partial_obs") and not has_twins:
-        args = dataclasses.replace(args, partial_obs=False)
-    try:
-        (shape, *rest), (other_shape, *other_rest) = (spaces_of(script, arguments) for arguments in (saved, args))
-    except script.UserError as error:
-        raise UserError(f"--env-id {env_id}: {error}" if env_id else str(error)) from None
-    if shape != other_shape:
-        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.name} reads {shape}")
-    if rest != other_rest:
-        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.name} was trained on")
-    partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
-    changes = [{"partial_obs": value} for value in partial[twin]] if has_twins else [{}]
-    return [dataclasses.replace(agent, args=dataclasses.replace(args, **change)) for change in changes]
-
-
-def spaces_of(script: ModuleType, args: Any) -> tuple:
-    """What a network depends on: shape and dtype of the observations, shape and number of the actions."""
-    env, env_params = script.make_env(args)
-    observation, action = env.observation_space(env_params), env.action_space(env_params)
-    return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)
-
-
-def one_seed(agent: Agent, index: int) -> Agent:
-    """The agent of one of a run's seeds, without the seed axis."""
-    if agent.args.num_seeds == 1:
-        return agent
-    args = dataclasses.replace(agent.args, num_seeds=1, seed=agent.args.seed + index)
-    return dataclasses.replace(agent, args=args, params=jax.tree.map(lambda x: x[index], agent.params))
-
-
-def twin_name(agent: Agent) -> str:
-    """The twin that the agent is asked in: mdp, pomdp, or full for an id without twins."""
-    if not (hasattr(agent.args, "partial_obs") and agent.script.is_arcade(agent.args)):
-        return "full"
-    return "pomdp" if agent.args.partial_obs else "mdp"
-
-
-@contextlib.contextmanager
-def new_folder(out: str) -> Iterator[Path]:
-    """A new folder for what is written, gone again if nothing was. Raises UserError where one cannot be made."""
-    for attempt in range(1, 1000):
-        default = f"analysis/{SCRIPT}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{attempt}" if attempt > 1 else "")
-        path = Path(out or default)
-        try:
-            path.mkdir(parents=True)
-            break
-        except OSError as error:
-            if out or not isinstance(error, FileExistsError):
-                raise UserError(f"--out {path}: {error.strerror}") from None
-    try:
-        yield path
-    finally:
-        if not any(path.iterdir()):
-            path.rmdir()
-
-
-# ------------------------------------------------------------------------------------------------------- trajectories
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """The first T steps of an episode: what the agent met and did."""
-
-    state: Any  # of the environment, before each step, leaves [T, ...]
-    obs: np.ndarray | None  # [T, ...]; None where `observations` draws it from the state
-    prev_action: np.ndarray  # like action; zero at an episode's first step, which follows none
-    start: np.ndarray  # bool [T], True at an episode's first step
-    action: np.ndarray  # int32 [T], or float32 [T, A]
-    reward: np.ndarray  # float32 [T]
-    over: bool  # whether the episode ended with the last step
-
-    @property
-    def prev_reward(self) -> np.ndarray:
-        """float32 [T]; zero at an episode's first step."""
-        return np.concatenate([np.zeros_like(self.reward[:1]), self.reward[:-1]])
-
-    def __len__(self) -> int:
-        return len(self.reward)
-
-
-@functools.lru_cache
-def record_program(script: ModuleType, args: Any, episodes: int):
-    """begin(key) -> actor of so many episodes; advance(params, actor) -> (actor, greedy steps [T, E, ...])."""
-    _, begin, act = script.make_actor(args)
-
-    def step(params, actor):
-        before = {"state": actor.env_state, "obs": None if script_draws(script, args) else actor.obs}
-        actor, transition, _ = act(params, actor, script.POLICIES["greedy"])
-        after = {"action": transition.action, "reward": transition.reward}
-        return actor, before | after | {"done": transition.terminated | transition.truncated}
-
-    def advance(params, actor):
-        return jax.lax.scan(lambda actor, _: step(params, actor), actor, length=RECORD_STEPS)
-
-    return jax.jit(lambda key: begin(key, episodes)), jax.jit(advance)
-
-
-def read_beside(script: ModuleType) -> tuple[str, ...]:
-    """What a script's network reads beside observations, as fields of a trajectory."""
-    rewards = "prev_reward" in inspect.signature(script.forward).parameters
-    return ("prev_action", "start", *["prev_reward"] * rewards)
-
-
-def script_draws(script: ModuleType, args: Any) -> bool:
-    """Whether frames can be drawn again from states, as those of popgym_arcade can."""
-    return hasattr(script, "is_arcade") and script.is_arcade(args)
-
-
-def record(agent: Agent, key: jax.Array, episodes: int, steps: int | None = None) -> list[Trajectory]:
-    """The first `steps` steps (None: all) of each of several episodes of the greedy policy."""
-    begin, advance = record_program(agent.script, dataclasses.replace(agent.args, seed=0), episodes)
-    actor, chunks, over = begin(key), [], np.zeros(episodes, bool)
-    while not over.all() and (steps is None or len(chunks) * RECORD_STEPS < steps):
-        actor, chunk = advance(agent.params, actor)
-        chunks.append(jax.tree.map(np.asarray, chunk))
-        over |= chunks[-1]["done"].any(axis=0)
-    met = jax.tree.map(lambda *parts: np.concatenate(parts)[:steps], *chunks)  # [T, E, ...]
-    return [one_trajectory(jax.tree.map(lambda x, i=i: x[:, i], met)) for i in range(episodes)]
-
-
-def one_trajectory(met: dict) -> Trajectory:
-    """What was met in one environment, [T, ...], up to the end of its first episode."""
-    ends = np.flatnonzero(met["done"])
-    length = int(ends[0]) + 1 if ends.size else len(met["done"])
-    kept = jax.tree.map(lambda x: x[:length], met)
-    action = kept["action"]
-    return Trajectory(
-        state=kept["state"],
-        obs=kept["obs"],
-        prev_action=np.concatenate([np.zeros_like(action[:1]), action[:-1]]),
-        start=np.arange(length) == 0,
-        action=action,
-        reward=kept["reward"],
-        over=bool(ends.size),
-    )
-
-
-@functools.lru_cache
-def draw_program(script: ModuleType, args: Any):
-    env, _ = script.make_env(args)
-    return jax.jit(jax.vmap(env.get_obs))
-
-
-def observations(agent: Agent, trajectory: Trajectory) -> np.ndarray:
-    """What the agent saw, [T, ...]; frames are drawn again, as the twin that it is asked in shows them."""
-    if trajectory.obs is not None:
-        return trajectory.obs
-    return np.asarray(draw_program(agent.script, agent.args)(trajectory.state))
-
-
-def network_args(agent: Agent) -> Any:
-    """Arguments that its network hangs on: the same for all seeds and both twins, so that these share a program."""
-    return dataclasses.replace(agent.saved, seed=0, num_seeds=1)
-
-
-def action_values(output: Any) -> jax.Array:
-    """[T, B, A]: Q values; of a policy its probabilities, of a continuous one its mean action."""
-    if hasattr(output, "q"):
-        return output.q
-    return jax.nn.softmax(output.logits) if hasattr(output, "logits") else output.mean
+        self.check_distinct("kind", "lag")
 
 
 # ---------------------------------------------------------------------------------------------------------- gradient
@@ -365,8 +93,8 @@ def action_values(output: Any) -> jax.Array:
 def squared_gradients(values: Callable, obs: jax.Array, n: jax.Array) -> jax.Array:
     """sum over actions of (d values(obs)[n, a] / d obs)^2, [T, ...], for values(obs[T, ...]) -> [T, A].
 
-    One pull-back gives the gradients of one action's value with respect to the whole sequence; all actions' are taken
-    at once. Where values[n] hangs on obs[: n + 1] alone, as it does for an agent, the rest is exactly zero.
+    One pullback gives the gradient of one action's value with respect to the whole sequence; those of all actions are
+    computed at once. If values[n] depends on obs[: n + 1] alone, as an agent's does, the rest is exactly zero.
     """
     y, pull_back = jax.vjp(lambda obs: values(obs)[n], obs)
     (gradients,) = jax.vmap(pull_back)(jnp.eye(y.size, dtype=y.dtype))  # [A, T, ...]
@@ -374,16 +102,17 @@ def squared_gradients(values: Callable, obs: jax.Array, n: jax.Array) -> jax.Arr
 
 
 @functools.lru_cache
-def gradient_program(script: ModuleType, args: Any):
-    """maps(params, obs[T, ...], beside, n) -> (map [T, h, w] of step n, action values [T, A])."""
+def gradient_program(args: Any):
+    """maps(params, obs[T, ...], others, n) -> (map [T, h, w] of step n, action values [T, A])."""
+    script = script_of(args)
     network, _, _ = script.make_actor(args)
 
-    def maps(params, obs, beside, n):
+    def maps(params, obs, others, n):
         scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
 
         def values(x):
             carry = script.initial_carry(network, 1)
-            _, output = script.forward(network, params, carry, scale * x[:, None], *(y[:, None] for y in beside))
+            _, output = script.forward(network, params, carry, scale * x[:, None], *(y[:, None] for y in others))
             return action_values(output)[:, 0]
 
         x = obs.astype(jnp.float32) / scale
@@ -395,7 +124,7 @@ def gradient_program(script: ModuleType, args: Any):
 
 @dataclass(frozen=True)
 class GradientSaliency:
-    """How much what is done at step n hangs on what was seen at step t."""
+    """How much the decision at step n depends on what the agent saw at step t."""
 
     agent: Agent
     trajectory: Trajectory
@@ -405,7 +134,7 @@ class GradientSaliency:
 
     @functools.cached_property  # a pass over all maps
     def shares(self) -> np.ndarray:
-        """float64 [T, T]: share of each t in all the saliency of n; rows sum to 1, or are 0 where nothing matters."""
+        """float64 [T, T]: share of each t in the saliency of n; rows sum to 1, or are 0 where nothing matters."""
         total = self.maps.reshape(*self.maps.shape[:2], -1).sum(axis=-1, dtype=float)
         return total / np.maximum(total.sum(axis=1, keepdims=True), np.finfo(float).tiny)
 
@@ -413,20 +142,20 @@ class GradientSaliency:
 def gradient_saliency(agent: Agent, trajectory: Trajectory) -> GradientSaliency:
     """maps[n, t] = sum over actions a and colours of (d y(s_n, a) / d o_t)^2, through the whole memory.
 
-    y is Q, of a policy its probability, of a continuous one its mean action; o_t a frame with values from 0 to 1, or
-    any other observation in its own units. Wang et al. 2025, https://arxiv.org/abs/2503.01450.
+    y is Q, the probability of a policy, or the mean action of a continuous one; o_t is a frame with values from 0 to 1,
+    or any other observation in its own units. Wang et al. 2025, https://arxiv.org/abs/2503.01450.
     """
     obs = observations(agent, trajectory)
-    program = gradient_program(agent.script, network_args(agent))
-    beside = tuple(getattr(trajectory, name) for name in read_beside(agent.script))
-    met = jax.device_put((agent.params, obs, beside))
+    program = gradient_program(network_args(agent))
+    others = tuple(getattr(trajectory, name) for name in other_inputs(agent.script))
+    met = jax.device_put((agent.params, obs, others))
     maps = np.zeros((len(obs), *(obs.shape[:-1] if obs.ndim == 4 else obs.shape)), np.float32)
-    for n in tqdm(range(len(obs)), f"gradients, {twin_name(agent)}", unit="step", disable=None):
+    for n in tqdm(range(len(obs)), f"gradients, {agent.twin}", unit="step", disable=None):
         maps[n], values = program(*met, n)
     return GradientSaliency(agent, trajectory, obs, maps, np.asarray(values))
 
 
-# ------------------------------------------------------------------------------------------------------- perturbation
+# ------------------------------------------------------------------------------------------------------ perturbation
 
 
 @dataclass(frozen=True)
@@ -438,11 +167,11 @@ class PerturbationSaliency:
     at: int  # the step whose decision is explained
     lag: int  # steps from the frame to the decision
     policy: np.ndarray  # float32 [rows, columns], half the squared change of the logits or Q values
-    value: np.ndarray  # float32 [rows, columns], half the squared change of the value, that of Q being its maximum
+    value: np.ndarray  # float32 [rows, columns], half the squared change of the value, which is the maximum of Q values
 
 
 def places(side: int, stride: int) -> np.ndarray:
-    """Centres int [rows * columns, 2] (y, x) of the places on a square frame, row by row, as far from each border."""
+    """Centres int [rows * columns, 2] (y, x) of places on a square frame, row by row, equally far from all borders."""
     line = np.arange((side - 1) % stride // 2, side, stride)
     return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
 
@@ -454,26 +183,28 @@ def place_mask(place: jax.Array, side: int, sigma: float) -> jax.Array:
 
 
 @functools.lru_cache
-def perturbation_program(script: ModuleType, args: Any):
-    """scores(params, carry, obs[T, ...], beside, blurred, places[P, 2], sigma) -> policy [P], value [P].
+def perturbation_program(args: Any):
+    """scores(params, carry, obs[T, ...], others, blurred, places[P, 2], sigma) -> policy [P], value [P].
 
-    The first of T >= 1 frames is blurred, the decision at the last is compared. What comes before is in `carry`.
+    The first of T >= 1 frames is blurred, and the decision at the last is compared. `carry` holds what came before.
+    Also returns before(params, obs, others), the memory after some frames, and fresh(), the one of a new episode.
     """
+    script = script_of(args)
     network, _, _ = script.make_actor(args)
 
-    def decide(params, carry, obs, beside):
+    def decide(params, carry, obs, others):
         """Logits, Q values or mean action [A], and value, at the last of obs[T, ...]."""
-        carry, output = script.forward(network, params, carry, obs[:, None], *(x[:, None] for x in beside))
+        carry, output = script.forward(network, params, carry, obs[:, None], *(x[:, None] for x in others))
         last = jax.tree.map(lambda x: x[-1, 0] if x.ndim > 1 else x, output)
-        scores = next(getattr(last, name) for name in ("q", "logits", "mean") if hasattr(last, name))
+        scores = getattr(last, scores_name(last))
         return carry, (scores, last.value if hasattr(last, "value") else scores.max())
 
-    def scores(params, carry, obs, beside, blurred, places, sigma):
-        first, rest = (tuple(x[part] for x in beside) for part in (slice(1), slice(1, None)))
+    def scores(params, carry, obs, others, blurred, places, sigma):
+        first, rest = (tuple(x[part] for x in others) for part in (slice(1), slice(1, None)))
         frame = obs[0].astype(jnp.float32)
 
         def look(frame):
-            """The decision when the first frame was this one; the frames after it are encoded once for all places."""
+            """The decision if the first frame were this one; the frames after it are encoded once for all places."""
             now, decision = decide(params, carry, frame[None], first)
             return decide(params, now, obs[1:].astype(jnp.float32), rest)[1] if len(obs) > 1 else decision
 
@@ -486,9 +217,8 @@ def perturbation_program(script: ModuleType, args: Any):
 
         return jax.lax.map(score, places, batch_size=64)
 
-    def before(params, obs, beside):
-        """The memory after obs[T, ...]."""
-        return decide(params, script.initial_carry(network, 1), obs, beside)[0]
+    def before(params, obs, others):
+        return decide(params, script.initial_carry(network, 1), obs, others)[0]
 
     return jax.jit(scores), jax.jit(before), functools.partial(script.initial_carry, network, 1)
 
@@ -502,12 +232,13 @@ def perturbation_saliency(
     mask_sigma: float | None = None,
     blur_sigma: float | None = None,
 ) -> PerturbationSaliency:
-    """How much the decision at step `at` changes when the frame `lag` steps before it is blurred, place after place.
+    """How much the decision at step `at` changes when the frame `lag` steps before it is blurred, place by place.
 
-    The memory is run again from there (Greydanus et al. 2018, https://arxiv.org/abs/1711.00138).
+    The memory reads everything from that frame on again. The paper's widths, 5 for a place and 3 for the blur on frames
+    of 80 px, grow with the side. Greydanus et al. 2018, https://arxiv.org/abs/1711.00138.
 
-    The paper's widths, 5 for a place and 3 for the blur on frames of 80 px, grow with the side. Places are `stride`
-    pixels apart. Raises UserError for observations that are no frames.
+    Raises:
+        UserError: for observations that are not frames
     """
     obs = observations(agent, trajectory)
     if not (obs.dtype == np.uint8 and obs.ndim == 4):
@@ -515,8 +246,8 @@ def perturbation_saliency(
     at = range(len(obs))[at]
     side, first = obs.shape[1], at - lag
     mask_sigma, blur_sigma = mask_sigma or 5 * side / 80, blur_sigma or 3 * side / 80
-    scores, before, fresh = perturbation_program(agent.script, network_args(agent))
-    met = obs, tuple(getattr(trajectory, name) for name in read_beside(agent.script))
+    scores, before, fresh = perturbation_program(network_args(agent))
+    met = obs, tuple(getattr(trajectory, name) for name in other_inputs(agent.script))
     carry = before(agent.params, *jax.tree.map(lambda x: x[:first], met)) if first else fresh()
     blurred = ndimage.gaussian_filter(obs[first].astype(np.float32), (blur_sigma, blur_sigma, 0))
     found = scores(
@@ -528,15 +259,15 @@ def perturbation_saliency(
     return PerturbationSaliency(agent, obs[first], at, lag, policy, value)
 
 
-# ----------------------------------------------------------------------------------------------------------- pictures
+# ---------------------------------------------------------------------------------------------------------- pictures
 
 
 def pictures_of(obs: np.ndarray) -> np.ndarray:
-    """uint8 [T, h, w, 3] of observations [T, ...]: frames as they are, channels by colour, numbers in grey."""
+    """uint8 [T, h, w, 3] of observations [T, ...]: frames as they are, a colour for each channel, numbers in grey."""
     if obs.dtype == np.uint8 and obs.ndim == 4 and obs.shape[-1] == 3:
         return obs
     x = obs.astype(float)
-    axes = None if x.ndim > 2 else 0  # every number of a vector has a scale of its own
+    axes = None if x.ndim > 2 else 0  # each number of a vector has its own scale
     x = (x - x.min(axis=axes)) / np.maximum(np.ptp(x, axis=axes), 1e-9)
     if x.ndim == 4:
         colours = matplotlib.colormaps["tab10"](np.arange(x.shape[-1]) % 10)[:, :3]
@@ -545,7 +276,7 @@ def pictures_of(obs: np.ndarray) -> np.ndarray:
 
 
 def on_grid(x: np.ndarray) -> np.ndarray:
-    """Numbers [T] or [T, F] as near-square pictures [T, h, w], filled up with zeros; what has two axes more stays."""
+    """Numbers [T] or [T, F] as nearly square pictures [T, h, w], padded with zeros; pictures stay as they are."""
     if x.ndim > 2:
         return x
     x = x.reshape(len(x), -1)
@@ -560,32 +291,32 @@ def map_pictures(found: GradientSaliency) -> np.ndarray:
 
 
 def spread(steps: int, columns: int) -> list[int]:
-    """At most `columns` steps from the first to the last of so many, evenly spread."""
+    """At most `columns` of so many steps, evenly spread from the first to the last."""
     return sorted({round(t) for t in np.linspace(0, steps - 1, min(columns, steps))})
 
 
 def recent(steps: int, columns: int) -> list[int]:
-    """At most `columns` steps: half of them the last ones, one after the other, and half spread over those before."""
+    """At most `columns` of so many steps: half of them the last ones, the others spread over those before."""
     last = min(-(-columns // 2), steps)
     before = spread(steps - last, columns - last) if steps > last else []
     return [*before, *range(steps - last, steps)]
 
 
 def colour_scale(maps: list[np.ndarray]) -> PowerNorm:
-    """From 0 to the 99.9th percentile of what is above, by the square root: brightness is the gradient's size."""
+    """From 0 to the 99.9th percentile of positive values, by the square root: brightness is the gradient's size."""
     above = np.concatenate([x[x > 0] for x in maps])
     return PowerNorm(0.5, vmin=0, vmax=np.percentile(above, 99.9) if above.size else 1, clip=True)
 
 
 def bare(axes: Any, title: str = "", side: str = "") -> None:
-    """An axes object without ticks, with a title above and one at the left."""
+    """Removes the ticks and adds a title above and one on the left."""
     axes.set(xticks=[], yticks=[])
     axes.set_title(title, fontsize=8)
     axes.set_ylabel(side, fontsize=8)
 
 
 def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> Figure:
-    """Frames above maps, columns t, for some n or the last alone; one twin above the other, one colour bar for all."""
+    """Frames above maps, columns t, for some n or only the last; one twin above the other, one colour bar for all."""
     choose = recent if last_only else spread
     shown = [(each, map_pictures(each), choose(len(each.obs), columns)) for each in found]
     norm = colour_scale([maps[np.ix_(steps[-1:] if last_only else steps, steps)] for _, maps, steps in shown])
@@ -596,7 +327,7 @@ def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> F
     for axes in grid.flat:
         axes.axis("off")
     for line, (each, maps, steps, n) in zip(grid, rows, strict=True):
-        pictures, name = pictures_of(each.obs), twin_name(each.agent)
+        pictures, name = pictures_of(each.obs), each.agent.twin
         for axes, t in zip(line, steps, strict=False):
             if n is not None and t > n:
                 continue
@@ -616,14 +347,14 @@ def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> F
 
 def title_of(agent: Agent) -> str:
     """What is played, and by which agent."""
-    trained = dataclasses.replace(agent, args=dataclasses.replace(agent.saved, num_seeds=1, seed=agent.args.seed))
-    about = trained.args.env_id, twin_name(trained), trained.args.exp_name, getattr(trained.args, "memory", "no memory")
-    played = "" if agent.args.env_id == trained.args.env_id else f"{agent.args.env_id}, by "
-    return played + " · ".join([*about, f"seed {trained.args.seed}"])
+    saved = agent.saved
+    about = saved.env_id, twin_name(saved), saved.exp_name, getattr(saved, "memory", "no memory")
+    played = "" if agent.args.env_id == saved.env_id else f"{agent.args.env_id}, by "
+    return played + " · ".join([*about, f"seed {agent.args.seed}"])
 
 
 def laid_over(picture: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    """uint8 [h, w, 3]: a picture in dim grey, and over it in colour where strength[h, w], 0 to 1, is high."""
+    """uint8 [h, w, 3]: a picture in dim grey, coloured where strength[h, w], from 0 to 1, is high."""
     grey = picture.mean(axis=-1, keepdims=True) * 0.55
     colour = 255 * matplotlib.colormaps["inferno"](strength)[..., :3]
     alpha = np.minimum(1.5 * strength, 1)[..., None]
@@ -636,9 +367,9 @@ def enlarged(picture: np.ndarray, side: int) -> Image.Image:
 
 
 def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
-    """A picture for each n: a row for each twin, what is seen at n, then earlier frames with their maps over them.
+    """A picture for each n: for each twin a row with the frame seen at n, then earlier frames overlaid with their maps.
 
-    It ends with the shorter of two episodes. Every n has colours of its own.
+    It ends with the shorter of two episodes. Each n has its own scale of colours.
     """
     steps = min(len(each.obs) for each in found)
     shown = [(each, pictures_of(each.obs), map_pictures(each)) for each in found]
@@ -648,7 +379,7 @@ def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
         draw = ImageDraw.Draw(image)
         for row, (each, pictures, maps) in enumerate(shown):
             top, norm = row * (side + head), colour_scale([maps[n, : n + 1]])
-            draw.text((2, top + 2), f"{twin_name(each.agent)}: n = {n}", "black", font)
+            draw.text((2, top + 2), f"{each.agent.twin}: n = {n}", "black", font)
             image.paste(enlarged(pictures[n], side), (0, top + head))
             for column, t in enumerate(recent(n + 1, columns), 1):
                 left = column * (side + 6)
@@ -662,7 +393,7 @@ def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
 def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
     """A row for each frame that was blurred: the frame, red (policy) and blue (value) over it, and both alone.
 
-    Every map has a scale of its own, beside it.
+    Each map has its own scale, shown next to it.
     """
     figure = Figure(figsize=(10, 2.6 * len(found) + 0.4), layout="constrained")
     grid = figure.subplots(len(found), 4, squeeze=False)
@@ -677,7 +408,7 @@ def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
             image = axes.imshow(scores, cmap=cmap, vmin=0, vmax=top)
             figure.colorbar(image, ax=axes, fraction=0.046).ax.tick_params(labelsize=7)
         titles = f"frame {each.at - each.lag}", "policy red, value blue", "policy", "value"
-        sides = f"{twin_name(each.agent)}, decision {each.at}, lag {each.lag}", "", "", ""
+        sides = f"{each.agent.twin}, decision {each.at}, lag {each.lag}", "", "", ""
         for axes, title, text in zip(line, titles, sides, strict=True):
             bare(axes, title, text)
     figure.suptitle(title_of(found[0].agent), fontsize=10)
@@ -690,18 +421,18 @@ def resized(scores: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(image)
 
 
-# ---------------------------------------------------------------------------------------------------------------- page
+# -------------------------------------------------------------------------------------------------------------- page
 
 
 def data_uri(picture: np.ndarray) -> str:
-    """A PNG of uint8 [h, w, 3] or [h, w], to be put into a page."""
+    """A PNG of uint8 [h, w, 3] or [h, w], to be embedded in a page."""
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def sheet(pictures: np.ndarray, columns: int = 16) -> np.ndarray:
-    """Pictures [N, h, w, ...] on one, row by row."""
+    """Pictures [N, h, w, ...] as a single one, row by row."""
     rows = -(-len(pictures) // columns)
     fill = np.zeros((rows * columns - len(pictures), *pictures.shape[1:]), pictures.dtype)
     parts = np.concatenate([pictures, fill]).reshape(rows, columns, *pictures.shape[1:])
@@ -710,9 +441,9 @@ def sheet(pictures: np.ndarray, columns: int = 16) -> np.ndarray:
 
 
 def page_data(found: GradientSaliency) -> dict:
-    """What the page shows of one twin: a sheet of frames and, for each n, one of maps (root of the share in a peak)."""
+    """What the page shows of one twin: a sheet of frames, and one of maps for each n, as roots relative to a peak."""
     maps, pictures = map_pictures(found), pictures_of(found.obs)
-    # nearly the largest: a few pixels far above the rest would leave it dark
+    # almost the largest value: a few pixels far above the rest would leave the others dark
     peaks = np.maximum(np.quantile(maps.reshape(len(maps), -1), 0.9995, axis=1), np.finfo(np.float32).tiny)
     sheets = []
     for n, peak in enumerate(peaks):
@@ -721,9 +452,9 @@ def page_data(found: GradientSaliency) -> dict:
     output = "action value" if "q" in found.agent.script.Output.__annotations__ else "probability"
     discrete = found.trajectory.action.ndim == 1
     count = found.values.shape[1]
-    names = ACTIONS if count == len(ACTIONS) and twin_name(found.agent) != "full" else [str(i) for i in range(count)]
+    names = ACTIONS if count == len(ACTIONS) and found.agent.twin != "full" else [str(i) for i in range(count)]
     return {
-        "twin": twin_name(found.agent),
+        "twin": found.agent.twin,
         "width": pictures.shape[2],
         "height": pictures.shape[1],
         "frames": data_uri(sheet(pictures)),
@@ -739,7 +470,7 @@ def page_data(found: GradientSaliency) -> dict:
 
 
 def write_page(path: Path, found: list[GradientSaliency]) -> None:
-    """One file that needs nothing else: a slider for n, frames with their maps over them, action values as bars."""
+    """One self-contained file: a slider for n, frames overlaid with their maps, action values as bars."""
     data = json.dumps({"title": title_of(found[0].agent), "twins": [page_data(each) for each in found]})
     path.write_text(PAGE.replace("__DATA__", data.replace("</", "<\\/")), encoding="utf-8")
 
@@ -905,37 +636,39 @@ async function show() {
 """
 
 
-# ---------------------------------------------------------------------------------------------------------------- main
+# -------------------------------------------------------------------------------------------------------------- main
 
 
 def load_all(args: Args) -> list[list[Agent]]:
-    """For every run, one seed of it in every twin asked for. Raises UserError at the first that cannot be."""
+    """One seed of every run, on every twin asked for. Raises UserError for the first that cannot play there."""
     loaded = []
     for agent in load_agents(args.runs, args.step):
         if args.seed_index >= agent.args.num_seeds:
             raise UserError(f"--seed-index {args.seed_index}: {agent.name} has {agent.args.num_seeds} seeds")
         twins = [one_seed(twin, args.seed_index) for twin in in_twins(agent, args.twin, args.env_id)]
-        shape, dtype, *_ = spaces_of(agent.script, twins[0].args)
+        shape, dtype, *_ = spaces_of(twins[0].args)
         if "perturbation" in args.kind and not (dtype == jnp.uint8 and len(shape) == 3):
             raise UserError(f"--kind perturbation blurs frames, and {twins[0].args.env_id} has none: use gradient")
         size = 4 * args.steps**2 * math.prod(shape[:2])
         if "gradient" in args.kind and size > MAX_BYTES:
             most = int(args.steps * math.sqrt(MAX_BYTES / size))
-            raise UserError(f"--steps {args.steps}: the maps would take {size / 1e9:.0f} GB a twin, use {most} or less")
+            raise UserError(
+                f"--steps {args.steps}: the maps would take {size / 1e9:.0f} GB per twin, use {most} or less"
+            )
         loaded.append(twins)
     return loaded
 
 
 def play(agents: list[Agent], args: Args) -> list[Trajectory]:
-    """An episode in each twin. Raises UserError when it ends before a step that is asked for."""
+    """An episode on each twin. Raises UserError if it ends before a step that is asked for."""
     trajectories = []
     for agent in agents:
         trajectories += record(agent, jax.random.key(args.seed), 1, args.steps)
         length = len(trajectories[-1])
         at = length - 1 if args.at is None else args.at
         if "perturbation" in args.kind and not max(args.lag) <= at < length:
-            told = f"--at {at}" if at >= length else f"--lag {max(args.lag)}"
-            raise UserError(f"{told}: the episode of {agent.name} ({twin_name(agent)}) has {length} steps")
+            wrong = f"--at {at}" if at >= length else f"--lag {max(args.lag)}"
+            raise UserError(f"{wrong}: the episode of {agent.name} ({agent.twin}) has {length} steps")
     return trajectories
 
 
@@ -950,7 +683,7 @@ def write_gradients(out: Path, found: list[GradientSaliency], columns: int) -> N
     for each in found:
         met = {"obs": each.obs, "action": each.trajectory.action, "reward": each.trajectory.reward}
         numbers = {"maps": each.maps, "shares": each.shares, "values": each.values}
-        np.savez_compressed(out / f"{name}__{twin_name(each.agent)}__gradient.npz", **met, **numbers)
+        np.savez_compressed(out / f"{name}__{each.agent.twin}__gradient.npz", **met, **numbers)
 
 
 def write_perturbations(out: Path, found: list[PerturbationSaliency]) -> None:
@@ -958,12 +691,12 @@ def write_perturbations(out: Path, found: list[PerturbationSaliency]) -> None:
     name = found[0].agent.name
     draw_perturbation(found).savefig(out / f"{name}__perturbation.png", dpi=150)
     for each in found:
-        path = out / f"{name}__{twin_name(each.agent)}__perturbation_{each.at}_{each.lag}.npz"
+        path = out / f"{name}__{each.agent.twin}__perturbation_{each.at}_{each.lag}.npz"
         np.savez_compressed(path, frame=each.frame, at=each.at, lag=each.lag, policy=each.policy, value=each.value)
 
 
 def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out: Path) -> list[str]:
-    """Everything asked for of one run, in each of its twins; lines for the reader."""
+    """Everything asked for about one run, on each of its twins; returns the lines of the table."""
     lines, gradients, perturbations = [], [], []
     for agent, trajectory in zip(agents, trajectories, strict=True):
         if "gradient" in args.kind:
@@ -981,17 +714,18 @@ def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out
 
 
 def line_of(found: GradientSaliency) -> str:
-    """A line of the table: shares of the last decision's frame, the four before it, and the rest."""
+    """A line of the table: shares of the last decision's frame, of the four before it, and of the rest."""
     shares = found.shares[-1]
-    about = f"{found.agent.name:<56} {twin_name(found.agent):<5} {len(shares):>5}"
+    about = f"{found.agent.name:<56} {found.agent.twin:<5} {len(shares):>5}"
     return f"{about} {shares[:-5].sum():>9.1%} {shares[-5:-1].sum():>9.1%} {shares[-1]:>9.1%}"
 
 
 def main(args: Args) -> Path:
-    """Plays, explains, prints a table and writes; returns the folder."""
-    loaded = load_all(args.checked())
+    """Plays, explains, prints a table, writes the results and returns their folder."""
+    args = args.checked()
+    loaded = load_all(args)
     played = [play(agents, args) for agents in loaded]
-    with new_folder(args.out) as out:
+    with new_folder(args) as out:
         jobs = zip(loaded, played, strict=True)
         lines = [line for agents, trajectories in jobs for line in explain(agents, trajectories, args, out)]
     if lines:
@@ -1002,8 +736,4 @@ def main(args: Args) -> Path:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__))
-    except UserError as error:
-        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

@@ -1,18 +1,17 @@
-"""Search for hyper-parameters of a training script, with Optuna (Akiba et al. 2019, https://arxiv.org/abs/1907.10902).
+"""Searches for hyper-parameters of a training script with Optuna (Akiba et al. 2019, https://arxiv.org/abs/1907.10902).
 
 Run:   python tune.py --script pqn_rnn --env-ids CartPoleEasy MineSweeperEasy --search learning_rate=1e-4..3e-3:log \
            -- --partial-obs --total-timesteps 100000 --eval-every 10000                       (flags of the script)
-       python tune.py --study runs/tune/STUDY --trials 50          goes on with an interrupted one, or lengthens it
+       python tune.py --study runs/tune/STUDY --trials 50          continues an interrupted study, or extends it
 Page:  docs/tune.md
 
-Every trial is a training of all seeds together on one id after the other, each a process of its own. Its score is the
-greedy return, normalised so that 0 is the random policy's and 1 the best possible, averaged over seeds and ids. Bad
-trials are pruned by their evaluations on the way. A folder keeps all of it: `study.db` (SQLite), `trials.csv`, `runs/`.
+A trial trains all seeds together in one environment after the other, each training in its own process. Its score is the
+greedy return, scaled so that the random policy has 0 and the best possible is 1, averaged over seeds and environments.
+Bad trials are pruned by their intermediate evaluations. A folder keeps `study.db` (SQLite), `trials.csv` and `runs/`.
 
-JAX is not imported here: a process that holds a GPU takes its memory from the trainings.
+Nothing here imports JAX, not even through popgym_arcade: on a GPU this process would take memory from the trainings.
 """
 
-import ast
 import contextlib
 import csv
 import dataclasses
@@ -36,37 +35,34 @@ from pathlib import Path
 import numpy as np
 import optuna
 import tyro
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-SCRIPT = Path(__file__).stem
+NAME = Path(__file__).stem
 ROOT = Path(__file__).resolve().parent
-TRAINING_SCRIPTS = (
-    "pqn_mlp",
-    "pqn_rnn",
-    "ppo_mlp",
-    "ppo_rnn",
-    "ppo_continuous_action",
-    "dqn_mlp",
-    "dqn_rnn",
-    "impala_popart",
-)
+TRAINING_SCRIPTS = "pqn_mlp pqn_rnn ppo_mlp ppo_rnn ppo_continuous_action dqn_mlp dqn_rnn impala_popart".split()
 OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # set by tune.py
 COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
-ALIKE = 3  # trials in a row that failed alike end the search
-POINTS = 1000  # steps of Optuna for the training on one id, however many environment steps and evaluations it has
-# tells, in a process of its own, what a script has against any of several command lines
-CHECK = """
-import importlib, json, sys
-root, name, lines = sys.argv[1:]
-sys.path.insert(0, root)
-script = importlib.import_module(name)
-for flags in json.loads(lines):
-    try:
-        script.parse_args(flags)
-    except script.UserError as error:
-        sys.exit(str(error))
+ALIKE = 3  # trials in a row that fail in the same way end the search
+POINTS = 1000  # steps of Optuna for the training in one environment, whatever its length and number of evaluations
+# prints the types of a script's arguments as JSON, or fails with its objection to one of several command lines
+ASK = """
+import importlib, json, sys, typing
+folder, name, lines, root = sys.argv[1:]
+sys.path[0:0] = [folder, root]
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running.command_line import parse_args
+args_class = importlib.import_module(name).Args
+try:
+    for flags in json.loads(lines):
+        parse_args(args_class, flags)
+except UserError as error:
+    sys.exit(str(error))
+print(json.dumps({name: getattr(kind, "__name__", "") for name, kind in typing.get_type_hints(args_class).items()}))
 """
 
 
@@ -74,13 +70,13 @@ for flags in json.loads(lines):
 
 
 class UserError(Exception):
-    """Something the user can put right: shown as one line, exit code 2."""
+    """Something the user can fix. It is shown as one line, and the exit code is 2."""
 
     exit_code = 2
 
 
 class CannotWrite(UserError):
-    """A disk that is full or gone, of the study or of a training."""
+    """The disk is full or gone, for the study or for a training."""
 
     exit_code = CANNOT_WRITE
 
@@ -88,17 +84,17 @@ class CannotWrite(UserError):
 @dataclass(frozen=True)
 class Args:
     study: str = ""
-    """folder of the study, new or to go on with; empty: runs/tune/SCRIPT-TIME"""
+    """folder of the study, a new one or one to continue; empty: runs/tune/SCRIPT-TIME"""
     trials: int = 20
-    """trials that the study has in the end, pruned ones among them"""
+    """trials the study has at the end, including pruned ones"""
     script: str = "pqn_rnn"
-    """training script"""
+    """training script: the name of one next to tune.py, or the path of your own"""
     env_ids: tuple[str, ...] = ("CartPoleEasy",)
-    """ids of the environments, one training each"""
+    """ids of the environments, with one training each"""
     search: tuple[str, ...] = ()
     """flags of the script to search, as learning_rate=1e-5..1e-2:log num_steps=8..64:log memory=MinGRU,GRU"""
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
-    """flags of the script in every trial: what stands behind -- on the command line"""
+    """flags of the script in every trial: those after -- on the command line"""
     seed: int = 0
     """first seed of the trainings, and seed of the sampler"""
     num_seeds: int = 2
@@ -108,41 +104,43 @@ class Args:
     pruner: str = "median"
     """what stops trials: median (worse than half of the others so far), halving, or none"""
     startup_trials: int = 5
-    """trials at the beginning that are random, and never pruned"""
+    """trials at the beginning that are random and never pruned"""
     best_returns: tuple[str, ...] = ()
-    """best possible returns of ids that are not popgym_arcade's, as CartPole-v1=500"""
+    """best possible returns of environments outside popgym_arcade, as CartPole-v1=500"""
 
     def checked(self) -> "Args":
-        """These arguments. Raises UserError for what can be refused before anything is written."""
+        """These arguments. Raises UserError for whatever can be refused before anything is written."""
         if not self.search:
             raise UserError("--search: name flags and their ranges, as learning_rate=1e-5..1e-2:log")
         for name in ("trials", "num_seeds", "startup_trials"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 or more")
-        choices = {"script": TRAINING_SCRIPTS, "sampler": ("tpe", "random"), "pruner": ("median", "halving", "none")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise UserError(f"--{name} {getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
+        own = [self.script] if self.script.endswith(".py") and script_path(self.script).is_file() else []
+        known = {"script": [*TRAINING_SCRIPTS, *own], "sampler": SAMPLERS, "pruner": PRUNERS}
+        for name, choices in known.items():
+            if getattr(self, name) not in choices:
+                raise UserError(f"--{name} {getattr(self, name)!r} is unknown: use one of {', '.join(choices)}")
         if not self.env_ids or len(set(self.env_ids)) < len(self.env_ids):
-            raise UserError("--env-ids: name one or several different ids")
-        bounds = best_returns(self)
-        unknown = [env_id for env_id in self.env_ids if env_id not in bounds]
+            raise UserError("--env-ids: name one or more different ids")
+        unknown = [env_id for env_id in self.env_ids if env_id not in best_returns(self)]
         if unknown and len(self.env_ids) > 1:
             raise UserError(f"--best-returns: what is the best return of {unknown[0]}? Write {unknown[0]}=NUMBER")
         check_flags(self)
-        first = {name: lowest(spread) for name, spread in distributions(self).items()}
-        refused = refusal(self, [command(self, env_id, first, Path("runs"))[2:] for env_id in self.env_ids])
-        if refused:
-            raise UserError(f"{self.script}.py refuses the lowest values: {refused}")
+        found = distributions(self).items()
+        first = {name: spread.choices[0] if hasattr(spread, "choices") else spread.low for name, spread in found}
+        _, objection = ask(self.script, [command(self, env_id, first, Path("runs"))[2:] for env_id in self.env_ids])
+        if objection:
+            raise UserError(f"{script_path(self.script).name} refuses the lowest values: {objection}")
         return self
 
 
-def best_returns(args: Args) -> dict[str, float]:
-    """Best possible return by id: of popgym_arcade's what players that know all earn, of others what was given.
+def script_path(script: str) -> Path:
+    """The file of a training script: one next to this file by its name, any other by its path."""
+    return Path(script).resolve() if script.endswith(".py") else ROOT / f"{script}.py"
 
-    Raises:
-        UserError: for what is no finite number, or of an id that is not searched on.
-    """
+
+def best_returns(args: Args) -> dict[str, float]:
+    """Best possible return by id: for popgym_arcade's that of players who see the whole state, for others as given."""
     with (ROOT / "benchmark/results/oracle.csv").open(newline="") as file:
         known = {row["env_id"]: float(row["return_mean"]) for row in csv.DictReader(file)}
     for item in args.best_returns:
@@ -158,24 +156,42 @@ def best_returns(args: Args) -> dict[str, float]:
     return known
 
 
+def ask(script: str, lines: list[list[str]]) -> tuple[dict[str, str], str]:
+    """What a script's types are called, and its objection to one of the command lines, or nothing. See ASK."""
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # it sees the devices that trainings see
+    path = script_path(script)
+    line = [sys.executable, "-c", ASK, str(path.parent), path.stem, json.dumps(lines), str(ROOT)]
+    done = subprocess.run(line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        return {}, complaint(done.stderr) or f"exit {done.returncode}"
+    return json.loads(done.stdout.splitlines()[-1]), ""
+
+
 @functools.lru_cache
 def kinds_of(script: str) -> dict[str, type]:
-    """Types of the script's arguments by their names, read from its text; str for all that is no single value."""
-    tree = ast.parse((ROOT / f"{script}.py").read_text())
-    (args,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
-    fields = [node for node in args.body if isinstance(node, ast.AnnAssign)]
-    known = {"bool": bool, "int": int, "float": float}
-    return {field.target.id: known.get(ast.unparse(field.annotation), str) for field in fields}
+    """The types of a script's arguments by name; str for everything that is not a bool or a single number."""
+    names, objection = ask(script, [])
+    if objection:
+        raise UserError(f"--script {script}: {objection}")
+    return {name: {"bool": bool, "int": int, "float": float}.get(kind, str) for name, kind in names.items()}
+
+
+def complaint(printed: str) -> str:
+    """The line a script printed to say what was wrong: its last one, or the first one in tyro's box."""
+    lines = printed.strip().splitlines() or [""]
+    if lines[-1].startswith("╰"):
+        lines = [line.strip("│ ") for line in lines if line.startswith("│")][:1]
+    return re.sub(r"^[\w-]+\.py: error: ", "", lines[-1])
 
 
 def did_you_mean(name: str, known: set[str]) -> str:
-    """The names that are like this one, as the end of a message."""
-    like = difflib.get_close_matches(name, sorted(known), 3, 0.4)
-    return f"; did you mean {' or '.join(like)}?" if like else ""
+    """Similar names, as the end of a message."""
+    close = difflib.get_close_matches(name, sorted(known), 3, 0.4)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def check_flags(args: Args) -> None:
-    """Refuses, by a UserError, flags behind -- that the script does not have or that the search sets itself."""
+    """Raises UserError for flags after -- that the script does not have, or that tune.py sets itself."""
     kinds, own = kinds_of(args.script), {field.name for field in dataclasses.fields(Args)}
     for text in args.flags:
         if not text.startswith("-") or re.match(r"-\.?\d", text):  # a value
@@ -184,33 +200,32 @@ def check_flags(args: Args) -> None:
         name = spelt.lstrip("-").replace("-", "_")
         name = name if name in kinds else name.removeprefix("no_")
         if name in OURS:
-            raise UserError(f"{spelt} behind --: {'give it before --' if name in own else 'leave it out'}")
+            raise UserError(f"{spelt} after --: {'give it before --' if name in own else 'leave it out'}")
         if name not in kinds:
             known = {f"--{other.replace('_', '-')}" for other in set(kinds) - OURS}
-            raise UserError(f"{spelt} behind --: {args.script}.py has no such flag{did_you_mean(spelt, known)}")
+            file = script_path(args.script).name
+            raise UserError(f"{spelt} after --: {file} has no such flag{did_you_mean(spelt, known)}")
 
 
 def distributions(args: Args) -> dict:
-    """Optuna's distributions by the name of the script's argument. Raises UserError for what cannot be searched."""
-    from optuna import distributions as spreads
-
+    """Optuna's distributions by the name of the script's argument. Raises UserError for a search that is not valid."""
     kinds, found = kinds_of(args.script), {}
     for item in args.search:
         name, _, text = item.partition("=")
         name = name.replace("-", "_")
         if name not in kinds or name in OURS:
-            like = did_you_mean(name, set(kinds) - OURS)
-            raise UserError(f"--search {item!r}: {args.script}.py has no {name} to search{like}")
+            file, close = script_path(args.script).name, did_you_mean(name, set(kinds) - OURS)
+            raise UserError(f"--search {item!r}: {file} has no {name} to search{close}")
         kind = kinds[name]
         try:
             if ".." not in text:
-                found[name] = spreads.CategoricalDistribution([read(kind, each) for each in text.split(",")])
+                found[name] = CategoricalDistribution([read(kind, each) for each in text.split(",")])
                 continue
             ends, _, how = text.partition(":")
             low, high = (read(kind, each) for each in ends.split(".."))
             if kind not in (int, float) or how not in ("", "log") or not low < high or (how and low <= 0):
                 raise ValueError
-            one = spreads.IntDistribution if kind is int else spreads.FloatDistribution
+            one = IntDistribution if kind is int else FloatDistribution
             found[name] = one(low, high, log=how == "log")
         except ValueError:
             raise UserError(f"--search {item!r}: write NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C") from None
@@ -218,17 +233,10 @@ def distributions(args: Args) -> dict:
 
 
 def read(kind: type, text: str) -> bool | int | float | str:
-    """A value of the script's argument. Raises ValueError where it is none."""
-    if kind is bool:
-        return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else read(int, "")
-    if not text:
+    """A value of the script's argument. Raises ValueError for any other text."""
+    if not text or (kind is bool and text.lower() not in ("true", "false")):
         raise ValueError
-    return kind(text) if kind in (int, float) else text
-
-
-def lowest(spread):
-    """The least or first value of a distribution."""
-    return spread.choices[0] if hasattr(spread, "choices") else spread.low
+    return text.lower() == "true" if kind is bool else kind(text)
 
 
 def as_flags(values: dict) -> list[str]:
@@ -252,90 +260,49 @@ def command(args: Args, env_id: str, values: dict, run_dir: Path) -> list[str]:
     """The command line of one training."""
     seeds = ["--seed", str(args.seed), "--num-seeds", str(args.num_seeds)]
     mine = [id_flag(args), env_id, *as_flags(values), *seeds, "--run-dir", str(run_dir)]
-    return [sys.executable, str(ROOT / f"{args.script}.py"), *args.flags, *mine]
+    return [sys.executable, str(script_path(args.script)), *args.flags, *mine]
 
 
-def refusal(args: Args, lines: list[list[str]]) -> str:
-    """What the script has against any of these command lines, or nothing. It sees the devices that trainings see."""
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    line = [sys.executable, "-c", CHECK, str(ROOT), args.script, json.dumps(lines)]
-    done = subprocess.run(line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    return (complaint(done.stderr) or f"exit {done.returncode}") if done.returncode else ""
-
-
-def complaint(printed: str) -> str:
-    """The line of what a script printed that says what was wrong: its last one, or the first in tyro's box."""
-    lines = printed.strip().splitlines() or [""]
-    if lines[-1].startswith("╰"):
-        lines = [line.strip("│ ") for line in lines if line.startswith("│")][:1]
-    return re.sub(r"^\w+\.py: error: ", "", lines[-1])
-
-
-# ------------------------------------------------------------------------------------------------------------- trials
+# ------------------------------------------------------------------------------------------------------------ trials
 
 
 class Stopped(Exception):
-    """A trial that has no score. `how` is the way it failed in, without the details that differ between trials."""
-
-    def __init__(self, how: str, details: str = ""):
-        super().__init__(f"{how}: {details}" if details else how)
-        self.how = how
+    """A trial without a score: in what way it failed, and often details that differ between trials."""
 
 
-def evaluations(folder: Path, num_seeds: int) -> tuple[float, dict[int, float]]:
-    """Mean return of the random policy, and of the greedy one by the step, where all seeds were evaluated."""
-    path = folder / "eval.csv"
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    random = [float(row["return_mean"]) for row in rows if row["policy"] == "random"]
-    steps: dict[int, list[float]] = {}
-    for row in rows:
-        if row["policy"] == "greedy":
-            steps.setdefault(int(row["global_step"]), []).append(float(row["return_mean"]))
-    greedy = {step: float(np.mean(each)) for step, each in steps.items() if len(each) == num_seeds}
-    return float(np.mean(random)) if random else np.nan, greedy
+def scores_of(folder: Path, env_id: str, args: Args) -> tuple[float, list[tuple[int, float]]]:
+    """The score of the random policy, NaN if unknown, and (point, score) of each evaluation so far.
 
-
-def scores_of(folder: Path, env_id: str, args: Args) -> list[tuple[int, float]]:
-    """The evaluations so far: the point of the training, 1 to POINTS, and the score, normalised where it can be.
-
-    Raises:
-        UserError: when the best possible return is not above the random policy's.
+    Points count from 1 to POINTS through the training. Scores are means over seeds, normalised if the best return is
+    known. Raises UserError if that one is not above the random policy's.
     """
-    found = next(iter(sorted(folder.glob("*/eval.csv"))), None)
-    if found is None:
-        return []
-    random, returns = evaluations(found.parent, args.num_seeds)
-    total = json.loads((found.parent / "args.json").read_text())["args"]["total_timesteps"]
-    best, scores = best_returns(args).get(env_id), []
+    best, path = best_returns(args).get(env_id), next(iter(sorted(folder.glob("*/eval.csv"))), None)
+    if path is None:
+        return (math.nan if best is None else 0.0), []
+    returns: dict[tuple[str, int], list[float]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            returns.setdefault((row["policy"], int(row["global_step"])), []).append(float(row["return_mean"]))
+    random = float(np.mean(returns.get(("random", 0), [math.nan])))
     if best is not None and best <= random:
-        raise UserError(f"--best-returns {env_id}={best:g}: the random policy has {random:.3g}, begin another study")
-    for step, value in returns.items():
-        point = min(max(round(POINTS * step / total), 1), POINTS)
-        scores.append((point, value if best is None else (value - random) / (best - random)))
-    return scores
-
-
-def score_of_random(folder: Path, env_id: str, args: Args) -> float:
-    """0, or the random policy's return where returns stay as they are; Stopped if it was not measured."""
-    if env_id in best_returns(args):
-        return 0.0
-    found = next(iter(sorted(folder.glob("*/eval.csv"))), None)
-    random = evaluations(found.parent, args.num_seeds)[0] if found else np.nan
-    if not np.isfinite(random):
-        raise Stopped("diverged before the random policy was measured")
-    return random
+        raise UserError(f"--best-returns {env_id}={best:g}: the random policy has {random:.3g}, start another study")
+    low, high = (0.0, 1.0) if best is None else (random, best)
+    total = json.loads(path.with_name("args.json").read_text())["args"]["total_timesteps"]
+    scores = [
+        (min(max(round(POINTS * step / total), 1), POINTS), (float(np.mean(values)) - low) / (high - low))
+        for (policy, step), values in returns.items()
+        if policy == "greedy" and len(values) == args.num_seeds
+    ]
+    return (random if best is None else 0.0), scores
 
 
 @contextlib.contextmanager
 def started(line: list[str], log: Path) -> Iterator[subprocess.Popen]:
-    """The process of a command line; what is left of it at the end gets SIGTERM and two minutes to save."""
+    """The process of a command line. If it is still running at the end it gets SIGTERM and two minutes to save."""
     with log.open("w") as file:
-        # in a session of its own, since a terminal's Ctrl-C goes to all of one: a training's second signal ends it
-        # at once, without saving
-        process = subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        output = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
+        # in its own session: a terminal's Ctrl-C would be its first signal, and the second one ends it without saving
+        process = subprocess.Popen(line, **output, start_new_session=True)
     try:
         yield process
     finally:
@@ -344,75 +311,66 @@ def started(line: list[str], log: Path) -> Iterator[subprocess.Popen]:
             process.wait(120)
         except subprocess.TimeoutExpired:
             pass
-        finally:  # also at a second Ctrl-C
+        finally:  # also after a second Ctrl-C
             process.kill()
             process.wait()
 
 
 def train(args: Args, env_id: str, values: dict, folder: Path) -> Iterator[tuple[int, float]]:
-    """Trains, and yields each point and score as it comes. Closing it stops the training.
+    """Trains, and yields each point and score as it comes. Closing the generator stops the training.
 
-    Raises:
-        Stopped: when the training ended with an error; of one that diverged, the last score is the random policy's.
-        CannotWrite: when it could not write.
+    Raises Stopped or CannotWrite if the training fails. If it diverges, the last score is the random policy's instead.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    told = 0
+    seen = 0
     with started(command(args, env_id, values, folder), folder / "log") as process:
         while True:
-            code = process.poll()  # before the scores are read, so that the last ones are among them
-            for each in scores_of(folder, env_id, args)[told:]:
-                told += 1
-                yield each
+            code = process.poll()  # before the scores are read, so that the last ones are included
+            random, scores = scores_of(folder, env_id, args)
+            yield from scores[seen:]
+            seen = len(scores)
             if code is not None:
                 break
             time.sleep(0.5)
-    said = complaint((folder / "log").read_text(errors="replace"))
+    printed = complaint((folder / "log").read_text(errors="replace"))
     if code == CANNOT_WRITE:
-        raise CannotWrite(f"a training cannot write: {said.partition(';')[0]}; put that right, then --study goes on")
+        raise CannotWrite(f"a training cannot write: {printed.partition(';')[0]}; fix that, then continue with --study")
     if code < 0:
         name = signal.Signals(-code).name
-        raise Stopped(f"killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}", said)
+        raise Stopped(f"killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}", printed)
+    if code == DIVERGED and math.isnan(random):
+        raise Stopped("diverged before the random policy was measured")
     if code == DIVERGED:
-        yield POINTS, score_of_random(folder, env_id, args)
+        yield POINTS, random
     elif code:
-        raise Stopped(f"exit {code}", said)
-
-
-def means_so_far(args: Args, values: dict, folder: Path) -> Iterator[tuple[int, float]]:
-    """Trains on one id after the other; yields at each evaluation Optuna's step and the mean score of the ids so far.
-
-    Raises:
-        Stopped: see `train`; also when there is no evaluation, or one that is no finite number.
-    """
-    finals = []
-    for done, env_id in enumerate(args.env_ids):
-        score = None
-        with contextlib.closing(train(args, env_id, values, folder / env_id)) as training:
-            for point, score in training:
-                if not np.isfinite(score):
-                    raise Stopped(f"return {score} on {env_id}")
-                yield done * POINTS + point, float(np.mean([*finals, score]))
-        if score is None:
-            raise Stopped("no evaluation")
-        finals.append(score)
+        raise Stopped(f"exit {code}", printed)
 
 
 def run_trial(args: Args, trial, folder: Path) -> float | None:
-    """The score of a trial, None if it was pruned. Raises Stopped when it cannot be told."""
-    end = POINTS * len(args.env_ids)
-    with contextlib.closing(means_so_far(args, dict(trial.params), folder)) as means:
-        for step, score in means:
-            trial.report(score, step)
-            if step < end and trial.should_prune():  # at the end there is nothing left to save
-                return None
-    return score
+    """The mean score of a trial over its environments, trained in one after the other; None if it was pruned.
+
+    Raises Stopped without an evaluation, or for a score that is not finite; see also `train`.
+    """
+    finals, end = [], POINTS * len(args.env_ids)
+    for env_id in args.env_ids:
+        score, before = None, POINTS * len(finals)
+        with contextlib.closing(train(args, env_id, dict(trial.params), folder / env_id)) as training:
+            for point, score in training:
+                if not np.isfinite(score):
+                    raise Stopped(f"return {score} on {env_id}")
+                trial.report(float(np.mean([*finals, score])), before + point)
+                if before + point < end and trial.should_prune():  # at the end there is nothing left to save
+                    return None
+        if score is None:
+            raise Stopped("no evaluation")
+        finals.append(score)
+    return float(np.mean(finals))
 
 
-class MedianPruner(optuna.pruners.BasePruner):
-    """Prunes a trial that is below the median of what the complete ones had at that point of the same id, or before.
+class MedianPruner(BasePruner):
+    """Prunes a trial below the median of what the complete ones had at that point in the same environment, or before.
 
-    Optuna's own takes the trial's best so far, on whichever id, and compares equal steps alone.
+    Optuna's own pruner takes the trial's best score so far, in any environment, and only compares equal steps.
     """
 
     def __init__(self, startup_trials: int):
@@ -420,34 +378,34 @@ class MedianPruner(optuna.pruners.BasePruner):
 
     def prune(self, study, trial) -> bool:
         now = trial.last_step
-        before = (now - 1) // POINTS * POINTS  # last step of the id before
+        before = (now - 1) // POINTS * POINTS  # last step of the previous environment
         others = []
         for other in study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
             steps = [step for step in other.intermediate_values if before < step <= now]
-            if steps and 0 not in other.intermediate_values:  # 0: of a version that counted evaluations
+            if steps and 0 not in other.intermediate_values:  # 0: from a version that counted evaluations
                 others.append(other.intermediate_values[max(steps)])
         return len(others) >= self.startup_trials and bool(trial.intermediate_values[now] < np.median(others))
 
 
-class HalvingPruner(optuna.pruners.SuccessiveHalvingPruner):
-    """Keeps the better half at 3/16, 3/8 and 3/4 of a trial (of two ids, the last is half of the second)."""
+class HalvingPruner(SuccessiveHalvingPruner):
+    """Keeps the better half at 3/16, 3/8 and 3/4 of a trial (3/4 of two environments is the middle of the second)."""
 
     def __init__(self, startup_trials: int, end: int):
         super().__init__(min_resource=3 * end // 16, reduction_factor=2)
         self.startup_trials = startup_trials
 
     def prune(self, study, trial) -> bool:
-        is_bad = super().prune(study, trial)  # of the first ones too: it notes what later ones are compared with
+        is_bad = super().prune(study, trial)  # for the first trials too: it notes what later ones are compared with
         complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
         return is_bad and len(complete) >= self.startup_trials
 
 
-# -------------------------------------------------------------------------------------------------------------- study
+# ------------------------------------------------------------------------------------------------------------- study
 
 
 def make_folder(args: Args) -> Path:
-    """The study's folder; one without a name is new, and no other search's. Raises UserError where it cannot be."""
-    name = args.study or f"runs/tune/{args.script}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """The study's folder; without a name a new one that no other search has. Raises UserError if it cannot be made."""
+    name = args.study or f"runs/tune/{script_path(args.script).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in itertools.count(1):
         folder = Path(name if number == 1 else f"{name}-{number}")
         try:
@@ -460,68 +418,53 @@ def make_folder(args: Args) -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Within it no other process searches in the folder. Raises UserError if one does, or nothing can be written."""
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context((folder / "lock").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system lifts it when the process is gone
-        except BlockingIOError:
-            raise UserError(f"--study {folder}: another process searches there now") from None
-        except OSError as error:
-            raise UserError(f"--study {folder}: {error.strerror}") from None
+    """Inside it no other process searches in the folder. Raises UserError if one does, or nothing can be written."""
+    try:
+        file = (folder / "lock").open("w")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it when the process ends
+    except OSError as error:
+        reason = "another process is searching there" if isinstance(error, BlockingIOError) else error.strerror
+        raise UserError(f"--study {folder}: {reason}") from None
+    with file:
         yield
 
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Within it an error of the disk or the database is a CannotWrite, which ends the search in one line."""
+    """Inside it an error of the disk or the database becomes `CannotWrite`, which ends the search with one line."""
     try:
         yield
     except (OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
-        raise CannotWrite(f"{folder}: {reason}; put that right, then --study goes on") from None
+        raise CannotWrite(f"{folder}: {reason}; fix that, then continue with --study") from None
+
+
+SAMPLERS = {
+    "tpe": lambda args, seed: TPESampler(seed=seed, n_startup_trials=args.startup_trials, multivariate=True),
+    "random": lambda args, seed: RandomSampler(seed=seed),
+}
+PRUNERS = {
+    "median": lambda args: MedianPruner(args.startup_trials),
+    "halving": lambda args: HalvingPruner(args.startup_trials, POINTS * len(args.env_ids)),
+    "none": lambda args: NopPruner(),
+}
 
 
 def open_study(args: Args, folder: Path):
-    """The study in a folder, made if it is not there. What was interrupted in it is queued again."""
+    """The study in a folder, created if there is none. Trials that were interrupted are queued again."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    samplers = {
-        "tpe": lambda seed: optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=args.startup_trials, multivariate=True
-        ),
-        "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
-    }
-    pruners = {
-        "median": MedianPruner(args.startup_trials),
-        "halving": HalvingPruner(args.startup_trials, POINTS * len(args.env_ids)),
-        "none": optuna.pruners.NopPruner(),
-    }
-    study = optuna.create_study(
-        storage=f"sqlite:///{folder / 'study.db'}",
-        study_name=SCRIPT,
-        direction="maximize",
-        load_if_exists=True,
-        pruner=pruners[args.pruner],
-    )
-    # a sampler that goes on draws other numbers than the one that began
-    study.sampler = samplers[args.sampler](args.seed + len(study.trials))
+    where = {"storage": f"sqlite:///{folder / 'study.db'}", "study_name": NAME, "load_if_exists": True}
+    study = optuna.create_study(**where, direction="maximize", pruner=PRUNERS[args.pruner](args))
+    # a sampler that continues draws other numbers than the first one
+    study.sampler = SAMPLERS[args.sampler](args, args.seed + len(study.trials))
     for trial in study.get_trials(states=[TrialState.RUNNING]):
         study.tell(trial.number, state=TrialState.FAIL)
         study.enqueue_trial(trial.params)
     return study
 
 
-def settings_of(args: Args) -> dict:
-    """What must not differ between the parts of a study."""
-    return {name: value for name, value in dataclasses.asdict(args).items() if name not in ("study", "trials")}
-
-
 def read_saved(folder: Path) -> Args | None:
-    """The arguments that the study in a folder was begun with, None if there is no such folder.
-
-    Raises:
-        UserError: when the folder is no study's, or its `args.json` cannot be read.
-    """
+    """The arguments that the study in a folder was started with, None if there is no such folder."""
     path = folder / "args.json"
     try:
         if not folder.exists():
@@ -532,7 +475,7 @@ def read_saved(folder: Path) -> Args | None:
             if type(getattr(saved, field.name)) is not type(field.default):
                 raise ValueError(f"{field.name} is {getattr(saved, field.name)!r}")
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"--study {folder} is there and no study: name a new folder") from None
+        raise UserError(f"--study {folder} exists and is not a study: name a new folder") from None
     except OSError as error:
         raise UserError(f"--study {folder}: {error.strerror}") from None
     except (ValueError, TypeError, AttributeError) as error:
@@ -541,29 +484,26 @@ def read_saved(folder: Path) -> Args | None:
 
 
 def write_settings(args: Args, folder: Path) -> None:
-    """`args.json`, whole or not at all."""
+    """Writes `args.json`, which is never half written."""
     draft = folder / "args.json.tmp"
     draft.write_text(json.dumps(dataclasses.asdict(args), indent=1))
     draft.rename(folder / "args.json")
 
 
 def read_settings(argv: list[str]) -> Args:
-    """Checked arguments; of a study that is gone on with, its own are the defaults.
-
-    Raises:
-        UserError: see `Args.checked`, `read_saved`; also when an argument differs from those of the study.
-    """
+    """Checked arguments. Those of a study that is continued are the defaults, of which only `trials` may change."""
     end = argv.index("--") if "--" in argv else len(argv)
     argv, flags = argv[:end], tuple(argv[end + 1 :])
-    args = dataclasses.replace(tyro.cli(Args, args=argv, description=__doc__), flags=flags)
+    args = tyro.cli(Args, args=argv, description=__doc__)
     saved = read_saved(Path(args.study)) if args.study else None
     if saved:
         args = tyro.cli(Args, args=argv, default=dataclasses.replace(saved, study=args.study))
-        args = dataclasses.replace(args, flags=flags or saved.flags)
-        differing = [name for name, value in settings_of(args).items() if getattr(saved, name) != value]
-        if differing:
-            was = ", ".join(shlex.join(as_flags({name: getattr(saved, name)})) for name in differing)
-            raise UserError(f"{args.study} was begun with {was}, which cannot change: begin another study")
+    script = str(script_path(args.script)) if args.script.endswith(".py") else args.script  # so that any folder will do
+    args = dataclasses.replace(args, script=script, flags=flags or args.flags)
+    settings = {name: value for name, value in vars(saved or args).items() if name not in ("study", "trials")}
+    was = {name: value for name, value in settings.items() if getattr(args, name) != value}
+    if was:
+        raise UserError(f"the study was started with {shlex.join(as_flags(was))}, which cannot change: start another")
     return args.checked()
 
 
@@ -573,49 +513,46 @@ def counted(study) -> list:
 
 
 def write_trials(study, args: Args, path: Path) -> None:
-    """`trials.csv`: every trial that counts."""
-    draft = path.with_suffix(".tmp")
+    """Writes `trials.csv`, with every trial that counts."""
+    draft, names = path.with_suffix(".tmp"), list(distributions(args))
     with draft.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*COLUMNS, *distributions(args)])
+        writer.writerow([*COLUMNS, *names])
         for trial in counted(study):
-            score = trial.value if trial.state.name == "COMPLETE" else None
-            about = trial.user_attrs["minutes"], trial.user_attrs.get("why", "")
-            values = [trial.params.get(name, "") for name in distributions(args)]
-            count = len(trial.intermediate_values)
-            writer.writerow([trial.number, trial.state.name.lower(), score, count, *about, *values])
+            score = trial.value if trial.state == TrialState.COMPLETE else None
+            about = len(trial.intermediate_values), trial.user_attrs["minutes"], trial.user_attrs.get("why", "")
+            values = [trial.params.get(name, "") for name in names]
+            writer.writerow([trial.number, trial.state.name.lower(), score, *about, *values])
     draft.rename(path)
 
 
-# --------------------------------------------------------------------------------------------------------------- main
+# -------------------------------------------------------------------------------------------------------------- main
 
 
 def finish_trial(args: Args, study, trial, folder: Path) -> str:
-    """Runs a trial and writes down what came of it; returns the way that it failed in, or nothing."""
+    """Runs a trial and records its result; returns the way in which it failed, or nothing."""
     began, how, why, score = time.perf_counter(), "", "", None
     print(f"trial {trial.number}  {shlex.join(as_flags(trial.params))}", flush=True)
     try:
         score = run_trial(args, trial, folder / "runs" / f"trial_{trial.number}")
         state = TrialState.PRUNED if score is None else TrialState.COMPLETE
     except Stopped as error:
-        state, how, why = TrialState.FAIL, error.how, str(error)
+        state, how, why = TrialState.FAIL, error.args[0], ": ".join(filter(None, error.args))
     trial.set_user_attr("minutes", round((time.perf_counter() - began) / 60, 2))
     trial.set_user_attr("why", why)
     study.tell(trial, score, state)
     write_trials(study, args, folder / "trials.csv")
     values = study.trials[trial.number].intermediate_values
-    told = f"score {score:.3f}" if score is not None else f"{state.name.lower()} {why}"
+    result = f"score {score:.3f}" if score is not None else f"{state.name.lower()} {why}"
     last = f" at {values[max(values)]:.3f}" if score is None and values else ""
-    print(f"trial {trial.number}  {told}{last}", flush=True)
+    print(f"trial {trial.number}  {result}{last}", flush=True)
     return how
 
 
 def search(args: Args, study, folder: Path) -> None:
-    """Runs trials until there are as many as asked for.
+    """Runs trials until there are as many as asked for. Raises UserError if several in a row fail in the same way.
 
-    Raises:
-        UserError: when several trials in a row failed alike; what the script refuses is not counted among these,
-            since it is the values' fault, and costs only seconds.
+    Those whose values the script refuses do not count: they only cost seconds.
     """
     spreads, failed = distributions(args), []
     while len(counted(study)) < args.trials:
@@ -626,11 +563,7 @@ def search(args: Args, study, folder: Path) -> None:
 
 
 def main(args: Args) -> dict:
-    """Searches, and returns the values of the best trial.
-
-    Raises:
-        UserError: where no trial has a score, or the search cannot go on: see `locked`, `search`, `writing`.
-    """
+    """Searches, and returns the values of the best trial. Raises UserError if none has a score."""
     folder = make_folder(args)
     with locked(folder), writing(folder):
         write_settings(args, folder)
@@ -638,28 +571,28 @@ def main(args: Args) -> dict:
         print(f"{folder}: {len(counted(study))} of {args.trials} trials", flush=True)
         search(args, study, folder)
         if not study.get_trials(states=[TrialState.COMPLETE]):
-            raise UserError(f"no trial came to its end: {folder / 'trials.csv'} says why")
+            raise UserError(f"no trial was completed: {folder / 'trials.csv'} says why")
         best = study.best_trial
-    print(f"best: trial {best.number}, score {best.value:.3f}; to be trained again with other seeds:")
+    print(f"best: trial {best.number}, score {best.value:.3f}; train it again with other seeds:")
     seeds = ["--seed", str(args.seed + args.num_seeds), "--num-seeds", "5"]
     for env_id in args.env_ids:
         flags = [id_flag(args), env_id, *args.flags, *as_flags(best.params), *seeds]
-        print(f"python {args.script}.py", shlex.join(flags))
+        print("python", shlex.join([str(Path(args.script).with_suffix(".py")), *flags]))
     return best.params
 
 
 def run() -> None:
-    """The command line: what the user can put right is one line on standard error and exit code 2 or 4."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # by SystemExit, so that the training is stopped too
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
+    """The command line. A UserError becomes one line on standard error and exit code 2 or 4."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as SystemExit, so that the training is stopped too
+        if signal.getsignal(number) != signal.SIG_IGN:  # which nohup sets
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         main(read_settings(sys.argv[1:]))
     except UserError as error:
-        print(f"{SCRIPT}.py: error: {error}", file=sys.stderr)
+        print(f"{NAME}.py: error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("stopped; --study goes on with it", file=sys.stderr)
+        print("stopped; continue with --study", file=sys.stderr)
         sys.exit(130)
 
 

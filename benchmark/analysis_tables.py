@@ -1,42 +1,36 @@
-"""Markdown tables of what the analysis scripts found, for the pages.
+"""Markdown tables of the results of the analysis scripts, for the pages.
 
     python benchmark/analysis_tables.py --csv docs/figures/analysis/*.csv
     python benchmark/analysis_tables.py --folders analysis/recall_density-* analysis/contamination-* --out pages
 
-For each CSV of evaluate.py, recall_density.py (of groups and of agents), contamination.py (its summary),
-gap_and_bias.py or filter_comparison.py (its summary), told apart by their columns, a table of the same name that ends
-in .md is written beside it; other CSV files are left alone. Of folders that the scripts wrote, OUT gets this CSV, under
-the folder's name, its table, and the pictures that are of all runs together; of saliency.py, which writes no table, the
-still pictures of each run, whose names begin with the folder's and have the run's without its time. Pages take the
-tables in by `<!-- report: FILE -->` (benchmark/report.py --docs). Intervals are those that the scripts wrote; of
-evaluate.py's several seeds its own bootstrap over the means.
+For each CSV of evaluate.py, recall_density.py (groups and agents), contamination.py (its summary), gap_and_bias.py or
+filter_comparison.py (its summary), recognised by their columns, a table of the same name that ends in .md is written
+next to it; other CSV files are ignored. From folders that the scripts wrote, OUT gets this CSV under the folder's name,
+its table, and the pictures that show all runs together; from saliency.py, which writes no table, it gets the still
+pictures of each run, named after the folder and the run without its time. Pages include the tables by
+`<!-- report: FILE -->` (benchmark/report.py --docs). Intervals are those of the scripts; several seeds of evaluate.py
+get its own bootstrap over their means.
 """
 
 import csv
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))
-from benchmark.report import markdown  # noqa: E402
-from evaluate import interval  # noqa: E402
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.analysis.tables import markdown, read_csv
+from popgym_arcade.baselines.errors import UserError
 
-MANY = 8  # agents of which a table has less to say
+MANY = 8  # agents about which a table says less
 HEADS = {"full": "return", "mdp": "return on the mdp", "pomdp": "return on the pomdp"}
 
-# Beside the table of a folder: return on each id and twin, of gap_and_bias.py; each agent, of recall_density.py
+# in addition to a folder's table: each environment and twin, from gap_and_bias.py; each agent, from recall_density.py
 FURTHER = ("cells.csv", "agents.csv")
-
-
-class UserError(ValueError):
-    """Something the user can put right: shown as one line, exit code 2."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +40,30 @@ class Args:
     folders: tuple[str, ...] = ()
     """folders that they wrote, instead"""
     out: str = ""
-    """folder for what is taken from FOLDERS"""
+    """folder for the files from FOLDERS"""
 
     def checked(self) -> "Args":
-        """These arguments. Raises UserError for what does not go together."""
+        """These arguments. Raises UserError for flags that do not go together."""
         if bool(self.csv) == bool(self.folders) or bool(self.folders) != bool(self.out):
             raise UserError("give --csv, or --folders and --out")
         return self
 
 
 def between(value: float, low: float, high: float) -> str:
-    """A value with its interval; alone where that is the value itself."""
+    """A value with its interval, unless that is the value itself."""
     value, low, high = (float(number) for number in (value, low, high))
-    told = f" ({low:.3f} to {high:.3f})".replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}")
-    return f"{value:.3f}" + ("" if low == value == high else told)
+    bounds = f" ({low:.3f} to {high:.3f})".replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}")
+    return f"{value:.3f}" + ("" if low == value == high else bounds)
 
 
 def agent_of(row: dict) -> dict[str, str]:
-    """What tells agents apart, by the heads of a table. An id without twins has "full" in the place of them."""
+    """What distinguishes agents, by the heads of a table. An environment without twins has "full" instead of one."""
     trained = "full" if row["twin"] == "full" else {"True": "pomdp", "False": "mdp"}[row["trained_partial_obs"]]
     return {"id": row["trained_env_id"], "script": row["script"], "memory": row["memory"], "trained on": trained}
 
 
 def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, list[dict]]]:
-    """The rows that have the same key, in order of the keys."""
+    """The rows by key, in order of the keys."""
     found: dict[tuple, list[dict]] = {}
     for row in rows:
         found.setdefault(tuple(key(row).items()), []).append(row)
@@ -77,12 +71,12 @@ def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, l
 
 
 def returns_on_both_twins(rows: list[dict]) -> list[dict]:
-    """Of evaluate.csv: a line for each agent, the seeds of a training together; both twins beside each other."""
+    """From evaluate.csv: a line for each agent, with all seeds of a training, and both twins side by side."""
 
     def agent(row: dict) -> dict:
         return agent_of(row) | {"steps": f"{int(row['global_step']):,}"}
 
-    def told(of_twin: list[dict]) -> str:
+    def shown_return(of_twin: list[dict]) -> str:
         if len(of_twin) == 1:
             return between(*(of_twin[0][name] for name in ("return_mean", "return_low", "return_high")))
         means = np.array([float(row["return_mean"]) for row in of_twin])
@@ -95,7 +89,7 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
         seeds = {row["seed"] for row in of_agent}
         if any(len(of_twin) not in (0, len(seeds)) for of_twin in twins.values()):
             raise UserError(f"the same seed of {', '.join(about.values())} is there twice")
-        shown = {HEADS[twin]: told(of_twin) if of_twin else "" for twin, of_twin in twins.items()}
+        shown = {HEADS[twin]: shown_return(of_twin) if of_twin else "" for twin, of_twin in twins.items()}
         own = sorted(twins[about["trained on"]], key=lambda row: int(row["seed"]))
         each = ", ".join(f"{float(row['return_mean']):.3f}" for row in own) if len(own) > 1 else ""
         lines.append(about | {"seeds": str(len(seeds))} | shown | {"each seed, on its own twin": each})
@@ -103,7 +97,7 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
 
 
 def density_of_thirds(rows: list[dict]) -> list[dict]:
-    """Of recall_density.csv: the thirds of an episode, and its last frame alone."""
+    """From recall_density.csv: the thirds of an episode, and its last frame alone."""
     heads = {"first": "first third", "middle": "middle", "last": "last third", "last_frame": "last frame alone"}
     lines = []
     for row in sorted(rows, key=lambda row: (*agent_of(row).values(), row["twin"])):
@@ -113,7 +107,7 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
 
 
 def first_frame_by_seed(rows: list[dict]) -> list[dict]:
-    """Of recall_density.py's agents: return and share of the first frame of each seed."""
+    """From recall_density.py's agents: the return of each seed, and its share of the first frame."""
     lines = []
     for about, of_group in grouped(rows, lambda row: agent_of(row) | {"played on": row["twin"]}):
         of_group = sorted(of_group, key=lambda row: int(row["seed"]))
@@ -130,8 +124,8 @@ def first_frame_by_seed(rows: list[dict]) -> list[dict]:
 
 
 def lasting_effects(rows: list[dict]) -> list[dict]:
-    """Of contamination.py's summary: what a bad frame or a shuffled past does at once, next, and for how long. Of more
-    than MANY agents only the strongest change of either kind.
+    """From contamination.py's summary: what a bad frame or a shuffled past does at once, one step later, and for how
+    long. With more than MANY agents, only the strongest change of either kind.
     """
     if len(grouped(rows, agent_of)) > MANY:
         strengths = {
@@ -163,7 +157,7 @@ def lasting_effects(rows: list[dict]) -> list[dict]:
 
 
 def gaps(rows: list[dict]) -> list[dict]:
-    """Of gap_and_bias.csv: a line for each algorithm, memory and id, and over all ids where there are several."""
+    """From gap_and_bias.csv: a line for each algorithm, memory and environment, and over all if there are several."""
     several = len({row["env_id"] for row in rows} - {"all"}) > 1
     heads = {"pomdp_return": "POMDP return", "mdp_return": "MDP return", "gap": "gap", "bias": "bias"}
     lines = []
@@ -181,7 +175,7 @@ def gaps(rows: list[dict]) -> list[dict]:
 
 
 def distances(rows: list[dict]) -> list[dict]:
-    """Of filter_comparison.py's summary: the last steps, a line for two groups, a layer and a matching."""
+    """From filter_comparison.py's summary: the last steps, with a line for two groups, a layer and a matching."""
     lines = []
     for row in rows:
         if row["step"] == "last":
@@ -193,7 +187,7 @@ def distances(rows: list[dict]) -> list[dict]:
     return lines
 
 
-LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # a column that no other table has: its lines
+LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # by a column that only one of the tables has
     "return_low": returns_on_both_twins,
     "last_frame_low": density_of_thirds,
     "first_frame": first_frame_by_seed,
@@ -204,12 +198,11 @@ LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # a column that no o
 
 
 def table(path: Path) -> str | None:
-    """The Markdown table of an analysis' CSV; None of another CSV. Raises UserError for what is no table."""
+    """The Markdown table of an analysis' CSV, None for any other CSV. Raises UserError if it is not a table."""
     try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_csv(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"--csv {path}: {getattr(error, 'strerror', None) or 'this is no table'}") from None
+        raise UserError(f"--csv {path}: {getattr(error, 'strerror', None) or 'this is not a table'}") from None
     (layout,) = [LAYOUTS[name] for name in LAYOUTS if rows and name in rows[0] and "runs" not in rows[0]] or [None]
     if layout is None:
         return None
@@ -218,13 +211,13 @@ def table(path: Path) -> str | None:
     except UserError as error:
         raise UserError(f"--csv {path}: {error}") from None
     except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"--csv {path}: it lacks something, or has another form than is read here: {error!r}") from None
+        raise UserError(f"--csv {path}: a column is missing or has another form than expected: {error!r}") from None
     head = list(dict.fromkeys(name for line in lines for name in line))
     return markdown(head, [[line.get(name, "") for name in head] for line in lines])
 
 
 def pictures_of_saliency(folder: Path) -> dict[str, Path]:
-    """The still pictures of a folder of saliency.py, by their names on pages; none of another folder."""
+    """The still pictures in a folder of saliency.py, by their names on pages; none in any other folder."""
     found: dict[str, Path] = {}
     for kind in ("grid", "line", "perturbation"):
         for path in sorted(folder.glob(f"*__{kind}.png")):
@@ -237,17 +230,17 @@ def pictures_of_saliency(folder: Path) -> dict[str, Path]:
 
 
 def taken_from(folder: Path) -> dict[str, Path]:
-    """What pages may show of a folder, by its name there: its table, and pictures that are of no single run; of
-    saliency.py those of each run.
+    """What pages may show from a folder, by its name there: its table, and the pictures of all runs together; from
+    saliency.py the pictures of each run.
 
-    Raises UserError for a folder that is none of an analysis script, or has several such tables.
+    Raises UserError for a folder that no analysis script wrote, or that has several such tables.
     """
     found = [path for path in sorted(folder.glob("*.csv")) if path.name not in FURTHER and table(path) is not None]
     of_saliency = {} if found else pictures_of_saliency(folder)
     if of_saliency:
         return of_saliency
     if len(found) != 1:
-        raise UserError(f"--folders {folder}: it has {len(found) or 'no'} tables that are read here")
+        raise UserError(f"--folders {folder}: it has {len(found) or 'no'} tables of an analysis script")
     others = [path for path in sorted(folder.glob("*.png")) if "__" not in path.stem]
     others += [folder / name for name in FURTHER if (folder / name).exists()]
     named = {path.name if path.stem == folder.name else f"{folder.name}_{path.name}": path for path in others}
@@ -277,8 +270,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__))
-    except UserError as error:
-        print(f"analysis_tables.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

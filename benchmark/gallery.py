@@ -6,7 +6,6 @@ Writes OUT/games.png, all families at one difficulty, and OUT/games/FAMILY.png, 
 observable twin shows, below the partially observable one, of the same state.
 """
 
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,10 +13,11 @@ from pathlib import Path
 import gymnax
 import jax
 import numpy as np
-import tyro
 from PIL import Image, ImageDraw
 
 import popgym_arcade
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.baselines.errors import UserError
 
 LEVELS = ("Easy", "Medium", "Hard")
 TWINS = {"full": False, "partial": True}
@@ -46,7 +46,7 @@ class Args:
 def twins(env_id: str, steps: int, seed: int) -> list[np.ndarray]:
     """Full and partial frame uint8[128, 128, 3] of one state, `steps` random steps after a reset.
 
-    A ValueError when no episode lasts that long.
+    Raises UserError if no episode lasts that long.
     """
     env, params = gymnax.make(env_id)
 
@@ -62,7 +62,7 @@ def twins(env_id: str, steps: int, seed: int) -> list[np.ndarray]:
             return [np.asarray(gymnax.make(env_id, partial_obs=twin)[0].get_obs(state)) for twin in TWINS.values()]
         key, step_key = jax.random.split(key)
         state = advance(state, step_key)
-    raise ValueError(f"{env_id}: no episode of {steps} steps among {MOST_STEPS} random steps")
+    raise UserError(f"{env_id}: no episode of {steps} steps among {MOST_STEPS} random steps")
 
 
 def sheet(columns: list[tuple[str, list[np.ndarray]]], zoom: int) -> Image.Image:
@@ -87,7 +87,7 @@ def main(args: Args) -> None:
     families = args.families or known
     for flag, words, allowed in (("families", families, known), ("difficulty", [args.difficulty], LEVELS)):
         if not set(words) <= set(allowed):
-            raise ValueError(f"--{flag} {' '.join(words)}: use {', '.join(allowed)}")
+            raise UserError(f"--{flag} {' '.join(words)}: use {', '.join(allowed)}")
     pair = partial(twins, seed=args.seed)
     frames = {name + level: pair(name + level, STEPS.get(name, args.steps)) for name in families for level in LEVELS}
     folder = Path(args.out) / "games"
@@ -99,8 +99,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__))
-    except ValueError as error:
-        print(f"gallery.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

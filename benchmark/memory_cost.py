@@ -1,63 +1,54 @@
-"""What every memory costs by itself: milliseconds to play a step and to learn from a rollout, megabytes meanwhile.
+"""What each memory costs by itself: milliseconds to play a step and to learn from a rollout, and megabytes for it.
 
-    python benchmark/memory_cost.py                                    # all of pqn_rnn.py's, some minutes on two cores
+    python benchmark/memory_cost.py                                    # all of them, some minutes on two cores
     python benchmark/memory_cost.py --memories LRU GRU --hidden-size 512 --out out/memory_cost/memory_cost.csv
     python benchmark/training_speed.py --docs docs/memories.md --out benchmark/results/memory_cost   # fills in the page
 
-It is `pqn_rnn.Memory` that is timed, both layers with what is between them, on random features: what encoder,
-environment and targets cost is the same for all (docs/performance.md has whole trainings). Leave the machine alone
-meanwhile.
+It times the module `Memory` of popgym_arcade.baselines, both layers with what is between them, on random features: the
+costs of encoder, environment and targets are the same for all (docs/performance.md has whole trainings). Do not use the
+machine for anything else meanwhile.
 """
 
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import tyro
+from training_speed import write_table
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import Count, check_limits
+from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 
-from training_speed import write_table  # noqa: E402
-
-from pqn_rnn import MEMORIES, Memory  # noqa: E402
-
-FEATURES = 512 + 5  # the encoder's and a previous action of five kinds
-TABLE = "benchmark/results/memory_cost/memory_cost.csv"  # the page's
-LONG = 0.2  # seconds that a timed call takes at the least, in as many repetitions as it needs
-
-
-class UserError(Exception):
-    """Something the user can put right: shown as one line, exit code 2."""
+FEATURES = 512 + 5  # of the encoder and of a previous action, one of five
+TABLE = "benchmark/results/memory_cost/memory_cost.csv"  # the one on the page
+LONG = 0.2  # seconds that a timed call takes at least, with as many repetitions as that needs
 
 
 @dataclass(frozen=True)
 class Args:
     memories: tuple[str, ...] = tuple(MEMORIES)
     """values of --memory"""
-    hidden_size: int = 128
+    hidden_size: Count = 128
     """H, width of the two layers"""
-    num_envs: int = 32
+    num_envs: Count = 32
     """E, sequences at once"""
-    num_steps: int = 32
+    num_steps: Count = 32
     """T, steps of a rollout"""
-    repeats: int = 5
-    """timed calls, whose median counts"""
+    repeats: Count = 5
+    """timed calls, of which the median counts"""
     out: str = TABLE
     """table to write"""
 
     def checked(self) -> "Args":
-        """These arguments. Raises UserError on a wrong value, before anything is measured or written."""
+        """These arguments. Raises UserError for a wrong value, before anything is measured or written."""
         unknown = [name for name in self.memories if name not in MEMORIES]
         if unknown:
             raise UserError(f"--memories {unknown[0]!r} is unknown: use {', '.join(MEMORIES)}")
-        for name in ("hidden_size", "num_envs", "num_steps", "repeats"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 or more")
+        check_limits(self)
         if self.out == TABLE and self.memories != tuple(MEMORIES):
             raise UserError(f"--out: {TABLE} is the table of all memories, name another one")
         if not self.memories:
@@ -66,7 +57,7 @@ class Args:
 
 
 def milliseconds(program, inputs: tuple, repeats: int) -> float:
-    """Median over `repeats` of the time that one call takes, after a first one that is not counted."""
+    """Median over `repeats` of the time one call takes, after a first call that does not count."""
 
     def seconds(calls: int) -> float:
         began = time.perf_counter()
@@ -82,7 +73,7 @@ def milliseconds(program, inputs: tuple, repeats: int) -> float:
 
 def measure(name: str, args: Args) -> dict:
     """The row of one memory."""
-    memory = Memory(name, input_size=FEATURES, hidden_size=args.hidden_size, window=args.num_steps)
+    memory = Memory(MEMORIES[name], input_size=FEATURES, hidden_size=args.hidden_size, window=args.num_steps)
     init_key, x_key = jax.random.split(jax.random.key(0))
     carry = memory.initial_carry(args.num_envs)
     x = jax.random.normal(x_key, (args.num_steps, args.num_envs, FEATURES))  # [T, E, F]
@@ -108,7 +99,7 @@ def measure(name: str, args: Args) -> dict:
 
 
 def main(args: Args) -> list[dict]:
-    """Measures, writes the table after every row, and returns its rows."""
+    """Measures, writes the table after every row, and returns the rows."""
     args, rows = args.checked(), []
     for name in args.memories:
         rows.append(measure(name, args))
@@ -118,8 +109,4 @@ def main(args: Args) -> list[dict]:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__))
-    except UserError as error:
-        print(f"memory_cost.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

@@ -1,18 +1,19 @@
-"""Returns of players that know the whole state, for every id: the best that can be got from fresh resets.
+"""Returns of players that know the whole state, for every id: the best possible from fresh resets.
 
     python benchmark/oracle.py
 
-Writes OUT.csv and OUT.md (the table) and prints the table. The players are the experts of tests/families, which the
-tests hold to the exact bounds of the return; here their episodes from fresh resets are played once more and averaged.
+Writes OUT.csv and OUT.md (the table) and prints the table. The players are the experts of tests/families, whose returns
+the tests compare with the exact bounds; here their episodes from fresh resets are played again and averaged.
 """
 
-import csv
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
+
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.tables import markdown, write_csv
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness import IDS, expert_games, expert_play, split_id  # noqa: E402  (the tests are not a package)
@@ -24,7 +25,7 @@ PLAYERS = {
     "CartPole": ("balances",),
     "CountRecall": ("clairvoyant",),
     "MineSweeper": ("reveals all",),
-    "Navigator": ("shortest way", "waits for the end"),  # the latter where no way leads to the treasure
+    "Navigator": ("shortest way", "waits for the end"),  # the latter if no way leads to the treasure
     "NoisyCartPole": ("balances",),
     "Skittles": ("dodges to the end",),
     "Tetris": ("greedy",),
@@ -50,24 +51,21 @@ def row(env_id: str) -> dict:
 
 def table(rows: list[dict]) -> str:
     """Markdown of all rows."""
-    lines = ["| id | player | episodes | return, mean ± standard error | least | episode length |", "|-|-|-|-|-|-|"]
+    lines = []
     for r in rows:
         mean = f"{r['return_mean']:.4f} ± {r['return_standard_error']:.4f}"
-        rest = f"{mean} | {r['return_min']:.3f} | {r['length_mean']:.1f}"
-        lines.append(f"| {r['env_id']} | {r['player']} | {r['episodes']} | {rest} |")
-    return "\n".join(lines) + "\n"
+        about = r["env_id"], r["player"], str(r["episodes"])
+        lines.append([*about, mean, f"{r['return_min']:.3f}", f"{r['length_mean']:.1f}"])
+    return markdown(["id", "player", "episodes", "return, mean ± standard error", "least", "episode length"], lines)
 
 
 def main(args: Args) -> None:
     rows = [row(env_id) for env_id in IDS]
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{args.out}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(Path(f"{args.out}.csv"), COLUMNS, rows)
     Path(f"{args.out}.md").write_text(table(rows))
     print(table(rows), end="")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    launch(main, Args)

@@ -1,14 +1,11 @@
-"""Return and length of episodes under uniformly random actions, for every id: what a trained agent is compared with.
+"""Return and length of episodes with uniformly random actions, for every id: what a trained agent is compared with.
 
     python benchmark/random_policy.py --episodes 10000
 
-Writes OUT.csv and OUT.md (the table) and prints the table. States only, nothing is drawn, and so there is one row for
-both twins.
+Writes OUT.csv and OUT.md (the table) and prints the table. Nothing is drawn, so both twins share a row.
 """
 
-import csv
 import difflib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +13,12 @@ import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import popgym_arcade
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.tables import markdown, write_csv
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, check_limits
 
 CHUNK = 2_000  # episodes played side by side
 COLUMNS = ("env_id", "episodes", "return_mean", "return_standard_error", "return_min", "return_max", "length_mean")
@@ -27,17 +27,17 @@ COLUMNS = ("env_id", "episodes", "return_mean", "return_standard_error", "return
 @dataclass(frozen=True)
 class Args:
     env_ids: tuple[str, ...] = ()
-    """ids to play, of popgym_arcade; none: all"""
-    episodes: int = 10_000
+    """popgym_arcade ids to play; none: all"""
+    episodes: Count = 10_000
     """episodes of each"""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """seed of actions and episodes"""
     out: str = "benchmark/results/random_policy"
     """path of the files to write, without their endings"""
 
 
 def play(env_id: str, episodes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Undiscounted returns float32 and lengths int32 of so many complete episodes, [episodes]."""
+    """Undiscounted returns float32 and lengths int32 of complete episodes, [episodes]."""
     env, params = gymnax.make(env_id)
 
     @jax.jit
@@ -74,40 +74,29 @@ def row(env_id: str, args: Args) -> dict:
 
 def table(rows: list[dict]) -> str:
     """Markdown of all rows."""
-    lines = ["| id | return, mean ± standard error | least | greatest | episode length |", "|-|-|-|-|-|"]
+    lines = []
     for r in rows:
         mean = f"{r['return_mean']:.4f} ± {r['return_standard_error']:.4f}"
-        lines.append(
-            f"| {r['env_id']} | {mean} | {r['return_min']:.3f} | {r['return_max']:.3f} | {r['length_mean']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+        lines.append([r["env_id"], mean, f"{r['return_min']:.3f}", f"{r['return_max']:.3f}", f"{r['length_mean']:.1f}"])
+    return markdown(["id", "return, mean ± standard error", "least", "greatest", "episode length"], lines)
 
 
 def main(args: Args) -> None:
+    check_limits(args)
     known = popgym_arcade.REGISTERED_ENVIRONMENTS
     for env_id in args.env_ids:
         if env_id not in known:
-            raise ValueError(
-                f"--env-ids {env_id}: the closest are {', '.join(difflib.get_close_matches(env_id, known))}"
-            )
-    if args.episodes < 1 or args.seed < 0:
-        raise ValueError("--episodes has to be 1 or more, --seed 0 or more")
+            close = ", ".join(difflib.get_close_matches(env_id, known))
+            raise UserError(f"--env-ids {env_id} is unknown: the closest are {close}")
     rows = []
     for env_id in args.env_ids or known:
         rows.append(row(env_id, args))
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{args.out}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(Path(f"{args.out}.csv"), COLUMNS, rows)
     Path(f"{args.out}.md").write_text(table(rows))
     print(table(rows), end="")
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__))
-    except ValueError as error:
-        print(f"random_policy.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

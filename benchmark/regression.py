@@ -1,12 +1,12 @@
-"""Greedy returns of the same trainings before and after a change, and whether any of them became worse.
+"""Greedy returns of the same trainings before and after a change, and whether any of them got worse.
 
     python benchmark/regression.py --before 'runs/a/*' --after 'runs/b/*'
 
-What counts of a seed is the mean of all evaluations of its greedy policy, so that learning more slowly counts too.
-Prints a table: interquartile means of that over the seeds, their difference and its 95% bootstrap interval (both sides
-are resampled independently, as in gap_and_bias.py), and interquartile means of the last evaluations. A training is
-worse if its interval lies below 0; with --again-before and --again-after, runs of other seeds, only if those say so
-too. The exit code is 3 if one is worse or missing. benchmark/regression.sh makes the trainings.
+What counts for a seed is the mean of all evaluations of its greedy policy, so learning more slowly counts too. Prints a
+table: interquartile means over the seeds, their difference and its 95% bootstrap interval (both sides are resampled
+independently, as in gap_and_bias.py), and interquartile means of the last evaluations. A training is worse if its
+interval lies below 0; with --again-before and --again-after, runs of other seeds, only if those agree. The exit code is
+3 if one is worse or missing. benchmark/regression.sh makes the trainings.
 """
 
 import glob
@@ -15,28 +15,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmark")]
-from report import UserError, markdown, read_run  # noqa: E402
+sys.path.append(str(Path(__file__).parent))
+from report import read_run  # noqa: E402
 
-from gap_and_bias import estimate  # noqa: E402
+from popgym_arcade.analysis.command_line import launch  # noqa: E402
+from popgym_arcade.analysis.interquartile import estimate  # noqa: E402
+from popgym_arcade.analysis.tables import markdown  # noqa: E402
+from popgym_arcade.baselines.errors import UserError  # noqa: E402
 
 
 @dataclass(frozen=True)
 class Args:
     before: tuple[str, ...]
-    """run folders before the change, or patterns of them"""
+    """run folders before the change, or patterns that match some"""
     after: tuple[str, ...]
-    """run folders after it"""
+    """run folders after the change"""
     again_before: tuple[str, ...] = ()
-    """the same of other seeds, before the change"""
+    """run folders of other seeds before the change"""
     again_after: tuple[str, ...] = ()
-    """and after it"""
+    """run folders of other seeds after the change"""
 
     def checked(self) -> "Args":
-        """These arguments. Raises UserError for what does not go together."""
+        """These arguments. Raises UserError for flags that do not go together."""
         if bool(self.again_before) != bool(self.again_after):
             raise UserError("give --again-before and --again-after together")
         return self
@@ -44,7 +45,7 @@ class Args:
 
 @dataclass(frozen=True)
 class Training:
-    """Returns of the greedy policy by seed: at every step [N] that was evaluated."""
+    """Returns of the greedy policy by seed, at every step [N] that was evaluated."""
 
     steps: tuple[int, ...]
     returns: dict[int, list[float]]
@@ -61,10 +62,10 @@ class Training:
 
 
 def read_trainings(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Training]:
-    """Every training, by script, memory, id (of several tasks: task) and twin.
+    """Every training, by script, memory, id (or task, if there are several) and twin.
 
     Raises:
-        UserError: when there is no run, a training twice, one without an evaluation or with a single seed.
+        UserError: if there is no run, a training is there twice, or one has no evaluation or a single seed
     """
     matches = [Path(match) for pattern in patterns for match in sorted(glob.glob(pattern))]
     folders = [folder for folder in matches if (folder / "eval.csv").exists()]
@@ -80,11 +81,11 @@ def read_trainings(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Training]
 
 
 def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
-    """What one run says of each of its tasks.
+    """The training on each of a run's tasks.
 
     Raises:
-        UserError: without an evaluation of the greedy policy, with seeds that were evaluated at different steps, and
-            where there is a single seed.
+        UserError: without an evaluation of the greedy policy, for a single seed, and for seeds that were evaluated at
+            different steps
     """
     about, rows = read_run(folder)
     points: dict[tuple[str, ...], dict[int, dict[int, float]]] = {}
@@ -108,10 +109,10 @@ def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
 
 
 def compare(before: dict, after: dict) -> tuple[str, list[tuple[str, ...]]]:
-    """A table of all trainings, and those of them that are worse or missing.
+    """A table of all trainings, and the keys of those that are worse or missing.
 
     Raises:
-        UserError: when a training was evaluated at other steps.
+        UserError: if a training was evaluated at other steps
     """
     lines, bad = [], []
     for key in sorted(before.keys() | after.keys()):
@@ -125,7 +126,7 @@ def compare(before: dict, after: dict) -> tuple[str, list[tuple[str, ...]]]:
         sides = before[key], after[key]
         means, lasts = ([middle(getattr(side, name)) for side in sides] for name in ("means", "last"))
         difference = estimate([after[key].means], [before[key].means])
-        worse = not difference.high >= 0  # not a number is worse
+        worse = not difference.high >= 0  # NaN is worse
         within = f"{difference.low:+.3f} to {difference.high:+.3f}"
         lines.append([*key, *means, f"{difference.value:+.3f}", within, *lasts, "worse" if worse else ""])
         bad += [key] * worse
@@ -139,7 +140,7 @@ def middle(values: np.ndarray) -> str:
 
 
 def main(args: Args) -> bool:
-    """Prints a table, of other seeds a second one; whether nothing is worse or missing."""
+    """Prints a table, and a second one for other seeds; returns whether nothing is worse or missing."""
     args = args.checked()
     pairs = [(args.before, args.after), *([(args.again_before, args.again_after)] if args.again_after else [])]
     compared = [compare(*map(read_trainings, pair)) for pair in pairs]
@@ -150,8 +151,4 @@ def main(args: Args) -> bool:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(0 if main(tyro.cli(Args, description=__doc__)) else 3)
-    except UserError as error:
-        print(f"regression.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(0 if launch(main, Args) else 3)

@@ -3,8 +3,9 @@
     python benchmark/replay.py                                                  # a million steps of all ten families
     python benchmark/replay.py --storages states frames --buffer-size 50000 --env-ids NavigatorEasy --out ...
 
-Peak memory is the process's largest resident set on a CPU, compilation and all, and the device's own peak on a GPU; the
-batch is what the compiled program takes beside its state. The rate is the median of three runs, after learning starts.
+Peak memory is the largest resident set of the process on a CPU, compilation included, and the device's own peak on a
+GPU; the batch is what the compiled program takes in addition to its state. The rate is the median of three runs, after
+learning has started.
 """
 
 import importlib
@@ -28,7 +29,7 @@ class Args:
     script: str = "dqn_mlp"
     """dqn_mlp or dqn_rnn"""
     env_ids: tuple[str, ...] = tuple(f"{family}Hard" for family in FAMILIES.split())
-    """ids of popgym_arcade; the partially observable twin is played"""
+    """popgym_arcade ids, of which the partially observable twin is played"""
     storages: tuple[str, ...] = ("states",)
     """values of --replay-storage"""
     buffer_size: int = 1_000_000
@@ -36,7 +37,7 @@ class Args:
     steps: int = 8_192
     """steps of a timed run"""
     flags: str = ""
-    """more flags of the script"""
+    """further flags of the script"""
     out: str = "benchmark/results/replay.csv"
     """table to write"""
 
@@ -48,24 +49,29 @@ def measure(script: str, steps: int, flags: list[str]) -> dict:
     import jax
     import jax.numpy as jnp
 
-    args = module.parse_args(flags)
-    init, train_chunk = module.make_train(args)
+    from popgym_arcade.baselines.running.command_line import parse_args
+    from popgym_arcade.baselines.running.memory_use import memory_needed
+    from popgym_arcade.baselines.running.metrics import repeat
+
+    args = parse_args(module.Args, flags)
+    init, update = module.make_train(args)
     state = jax.jit(init)(jax.random.key(0))
-    program = jax.jit(train_chunk, donate_argnums=0).lower(state, jnp.int32(1)).compile()
+    program = jax.jit(repeat(update), donate_argnums=0).lower(state, jnp.int32(1)).compile()
     updates = max(1, steps // args.update_size)
     rates = []
     for _ in range(5):  # the first fills the buffer, the second warms up
         began = time.perf_counter()
-        state, metrics = jax.block_until_ready(program(state, jnp.int32(updates)))
+        state, sums = jax.block_until_ready(program(state, jnp.int32(updates)))
         rates.append(updates * args.update_size / (time.perf_counter() - began))
-    assert int(metrics["gradient_steps"]) == updates * args.gradient_steps, "raise --steps: learning has not begun"
+    assert int(sums["gradient_steps"]) == updates * args.gradient_steps, "raise --steps: learning has not started"
     held = args.buffer_length * args.num_envs * (args.segment if script == "dqn_rnn" else 1)
+    buffer_bytes = memory_needed(args, module)["replay buffer"]
     stats = jax.devices()[0].memory_stats()
     peak = stats["peak_bytes_in_use"] if stats else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "steps_held": held,
-        "bytes_a_step": round(module.replay_bytes(args) / held, 1),
-        "buffer_mb": round(module.replay_bytes(args) / 1e6),
+        "bytes_a_step": round(buffer_bytes / held, 1),
+        "buffer_mb": round(buffer_bytes / 1e6),
         "batch_mb": round(program.memory_analysis().temp_size_in_bytes / 1e6, 1),
         "peak_memory_mb": round(peak / 1e6),
         "steps_per_second": round(sorted(rates[2:])[1]),

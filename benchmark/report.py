@@ -1,27 +1,26 @@
-"""Tables and learning curves from run folders: several seeds, intervals, and ids put together.
+"""Tables and learning curves from run folders, over several seeds and environments, with intervals.
 
     python benchmark/report.py --runs 'runs/encoders/*/*' --by encoder --out docs/figures/encoders
     python benchmark/report.py --csv docs/figures/encoders.csv --by encoder --out docs/figures/encoders
     python benchmark/report.py --docs docs/*.md
 
-The first reads `eval.csv` and the TensorBoard events of runs, and writes OUT.csv (a row for each run, seed and
-evaluation) and, of that file alone, OUT.md (the table), OUT.png (greedy return over steps) and OUT_minutes.png (over
-wall time). The second does the latter again: same file, same results; with --runs beside it, the table grows by them.
-A cell is what one group, told apart by an argument of the runs, earned on one id and twin; where its runs differ in
-more than their seed, that is told. Behind a ± is the standard deviation over the seeds (divided by their number);
-interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
+The first reads `eval.csv` and the TensorBoard events of runs. It writes OUT.csv (a row for each run, seed and
+evaluation) and, from that file alone, OUT.md (the table), OUT.png (greedy return over steps) and OUT_minutes.png (over
+wall time). The second writes the latter files again: same file, same results; with --runs, their rows are added. A cell
+holds the returns of one group, told apart by an argument of the runs, on one environment and twin; if its runs differ
+in more than their seed, a line says so. The number after ± is the standard deviation over the seeds (divided by their
+number); interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
 
-`--over` draws OUT_over.png too. With several of popgym_arcade's ids there are also OUT_summary.md (ids by groups),
-OUT_aggregate.md, OUT_aggregate.png and OUT_profile.csv: returns of all ids together, 0 being the random policy's and 1
-the best possible (benchmark/results), their curves over steps and wall time and their performance profiles.
+`--over` also draws OUT_over.png. With several popgym_arcade ids there are also OUT_summary.md (ids by groups),
+OUT_aggregate.md, OUT_aggregate.png and OUT_profile.csv: returns over all ids, scaled so that the random policy has 0
+and the best possible is 1 (benchmark/results), their curves over steps and wall time, and their performance profiles.
 
-The third puts tables where pages ask for them, between `<!-- report: FILE -->` and `<!-- end -->`.
+The third puts tables into pages that ask for them, between `<!-- report: FILE -->` and `<!-- end -->`.
 """
 
 import csv
 import functools
 import glob
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,45 +28,39 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 from rliable import library
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))
-from gap_and_bias import middle_half, numpy_seed  # noqa: E402
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.groups import WITHIN_A_GROUP
+from popgym_arcade.analysis.interquartile import middle_half, numpy_seed
+from popgym_arcade.analysis.tables import markdown, read_csv, write_csv
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.scripts import read_about
 
+ROOT = Path(__file__).resolve().parents[1]
 RESAMPLES = 2_000  # of the seeds, for an interval
 TRIMMED = "interquartile mean"
 NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "training_return"}  # columns of OUT.csv
-MAY_DIFFER = {  # arguments, between the runs of a cell
-    *("seed", "num_seeds", "total_timesteps", "target_return", "exp_name", "eval_episodes", "save_every"),
-    *("save_buffer", "log_every", "eval_every", "checkpoint_every", "capture_video", "run_dir", "resume", "from_run"),
-    *("num_devices", "distributed", "coordinator_address", "num_processes", "process_id"),
-    *("deterministic", "compile_cache", "track", "wandb_project_name", "wandb_entity"),
-}
-EXTRAS = (  # written where they apply
+MAY_DIFFER = WITHIN_A_GROUP | {"total_timesteps", "exp_name"}  # arguments, between the runs of a cell
+EXTRAS = (  # written if they apply
     *("_minutes.png", "_over.png"),
     *("_summary.md", "_aggregate.md", "_aggregate.png", "_profile.csv"),
 )
 THRESHOLDS = np.linspace(-0.2, 1, 61)  # of performance profiles
 
 
-class UserError(ValueError):
-    """Something the user can put right: shown as one line, exit code 2."""
-
-
 @dataclass(frozen=True)
 class Args:
     runs: tuple[str, ...] = ()
-    """run folders, or patterns of them"""
+    """run folders, or patterns that match some"""
     csv: tuple[str, ...] = ()
-    """tables that were written before, instead of runs or beside them; a run in several counts as the last has it"""
+    """tables written earlier, instead of or in addition to runs; if several have a run, the last one counts"""
     out: str = ""
     """path of the files to write, without their endings"""
     by: str = "memory"
     """argument of the runs that tells the groups apart, or: script; several with + between"""
     training: bool = False
-    """a column more: mean return of the last 100 training episodes, as CleanRL has it"""
+    """one more column: mean return of the last 100 training episodes, as in CleanRL"""
     title: str = ""
     """title of the pictures"""
     over: str = ""
@@ -76,7 +69,7 @@ class Args:
     """pages to fill in; nothing else is done then"""
 
     def checked(self) -> "Args":
-        """These arguments. Raises UserError for what does not go together."""
+        """These arguments. Raises UserError for flags that do not go together."""
         if bool(self.docs) == bool(self.runs or self.csv) or bool(self.docs) == bool(self.out):
             raise UserError("give --runs or --csv, and --out; or --docs alone")
         return self
@@ -86,12 +79,12 @@ class Args:
 
 
 def read_run(folder: Path) -> tuple[dict, list[dict]]:
-    """A run's arguments and the rows of its `eval.csv`. Raises UserError for what is no run."""
+    """The contents of a run's `args.json`, and the rows of its `eval.csv`. Raises UserError if this is not a run."""
     try:
-        with (folder / "eval.csv").open(newline="") as file:
-            return json.loads((folder / "args.json").read_text()), list(csv.DictReader(file))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} is no run folder: {error}") from None
+        rows = read_csv(folder / "eval.csv")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{folder} is not a run folder: {error}") from None
+    return read_about(folder), rows
 
 
 @functools.cache
@@ -152,18 +145,17 @@ def steps_per_second(folder: Path) -> float | None:
 
 
 def group_of(about: dict, by: str) -> str:
-    """The value of `by` among a run's arguments, or the script's name; values of several. Raises UserError without such
-    an argument.
-    """
+    """The value of a run's argument `by`, its script's name, or several values. Raises UserError for any other word."""
     values = {"memory": "none"} | about["args"] | {"script": about.get("script")}
     found = [values.get(name) for name in by.split("+")]
     if None in found:
         raise UserError(f"--by {by}: runs have {', '.join(about['args'])}")
+    found = [list(value) if isinstance(value, tuple) else value for value in found]
     return "+".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in found)
 
 
 def told_apart(abouts: Sequence[dict], by: str) -> list[str]:
-    """A line for each cell whose runs, by what their `args.json` say, were not trained alike."""
+    """A line for each cell whose runs were not trained alike, according to their `args.json`."""
     cells: dict[tuple, list[dict]] = {}
     for about in abouts:
         where = [str(about["args"].get(name)) for name in ("env_id", "env_ids", "partial_obs", "env_params")]
@@ -179,8 +171,8 @@ def told_apart(abouts: Sequence[dict], by: str) -> list[str]:
 
 
 def rows_of(folder: Path, name: str, args: Args) -> Iterator[dict]:
-    """Rows of OUT.csv: a run's evaluations, its name and group, minutes so far, its speed, and more if asked for. None
-    of a run that has not evaluated its greedy policy yet, which is told.
+    """Rows of OUT.csv: a run's evaluations, its name and group, minutes so far, its speed, and more if asked for. A run
+    that has not evaluated its greedy policy yet has no rows, and a line says so.
     """
     about, rows = read_run(folder)
     group = group_of(about, args.by)
@@ -211,7 +203,7 @@ def collect(args: Args) -> list[dict]:
     """Rows of OUT.csv of all runs.
 
     Raises:
-        UserError: when a pattern matches no run, the runs have no such argument, or none is evaluated yet.
+        UserError: if a pattern matches no run, the runs have no such argument, or none has been evaluated
     """
     folders: dict[Path, None] = {}  # in order, each once
     for pattern in args.runs:
@@ -230,14 +222,13 @@ def collect(args: Args) -> list[dict]:
 
 
 def read_table(path: str, by: str) -> list[dict]:
-    """The rows of a table that was written before, without what is empty. Raises UserError if it is none."""
+    """The rows of a table written earlier, without empty values. Raises UserError if it is not such a table."""
     try:
-        with open(path, newline="") as file:
-            rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+        rows = [{name: value for name, value in row.items() if value} for row in read_csv(Path(path))]
     except OSError as error:
         raise UserError(f"--csv {path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error):
-        raise UserError(f"--csv {path}: this is no table") from None
+        raise UserError(f"--csv {path}: this is not a table") from None
     columns = {by, "run", "seed", "env_id", "partial_obs", "policy", "global_step", "return_mean"}
     lacking = columns - set(rows[0] if rows else ())
     if lacking:
@@ -250,7 +241,7 @@ def read_table(path: str, by: str) -> list[dict]:
 
 
 def all_rows(args: Args) -> list[dict]:
-    """Rows of the tables that were written before, then of the runs; of a run in several places, those of the last."""
+    """Rows of the tables written earlier, then of the runs; if a run is in several places, those of the last one."""
     tables = [read_table(path, args.by) for path in args.csv]
     if args.runs:
         tables.append(collect(args))
@@ -271,7 +262,7 @@ def is_number(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one group earned on one task and twin."""
+    """The returns of one group on one task and twin."""
 
     task: str
     twin: str  # mdp, pomdp, or nothing for ids without twins
@@ -403,13 +394,6 @@ def interval_of(shape: tuple[int, ...], scores: bytes) -> tuple[np.ndarray, np.n
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
-
-
-def markdown(head: list[str], lines: list[list[str]]) -> str:
-    """A table; columns in which nothing stands are left out."""
-    kept = [i for i in range(len(head)) if any(line[i] for line in lines)]
-    rows = ["| " + " | ".join(row[i] for i in kept) + " |" for row in (head, *lines)]
-    return "\n".join([rows[0], "|-" * len(kept) + "|", *rows[1:]]) + "\n"
 
 
 def digits(returns: np.ndarray) -> int:
@@ -760,13 +744,9 @@ def filled(page: Path) -> str:
 # ---------------------------------------------------------------------------------------------------------------- main
 
 
-def write_table(path: Path, rows: list[dict]) -> None:
-    partial = path.with_name(f"{path.name}.partial")  # the table may be the one that was read
-    with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(path)
+def columns_of(rows: list[dict]) -> list[str]:
+    """The columns of any of the rows, in the order in which they first appear."""
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def main(args: Args) -> None:
@@ -786,7 +766,7 @@ def main(args: Args) -> None:
     told = table(cells, args.by)
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_table(Path(f"{out}.csv"), rows)
+    write_csv(Path(f"{out}.csv"), columns_of(rows), rows)
     Path(f"{out}.md").write_text(told)
     for ending in EXTRAS:  # of an earlier report
         Path(f"{out}{ending}").unlink(missing_ok=True)
@@ -798,7 +778,8 @@ def main(args: Args) -> None:
         Path(f"{out}_summary.md").write_text(summary(arcade))
     if together:
         Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
-        write_table(Path(f"{out}_profile.csv"), profile_rows(together, args.by))
+        profiles = profile_rows(together, args.by)
+        write_csv(Path(f"{out}_profile.csv"), columns_of(profiles), profiles)
         draw_together(together, args, Path(f"{out}_aggregate.png"))
     print(told, end="")
     for words in left_out:
@@ -806,8 +787,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__))
-    except UserError as error:
-        print(f"report.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

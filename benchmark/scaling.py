@@ -1,16 +1,15 @@
-"""How far training scales: measured times of an update and of an all-reduce, and what they let expect on 256 devices.
+"""How far training scales: measured times of an update and of an all-reduce, and what they imply for 256 devices.
 
     python benchmark/scaling.py --flags="--env-id CartPoleEasy --partial-obs --hidden-size 128"
 
-Every device has NUM_ENVS environments of its own, so an update takes as long as on one device, and its gradient steps
-wait for an all-reduce of all gradients. That is timed between two processes on this machine (gloo over loopback) for
-several sizes, and a line fitted: latency + bytes / bandwidth. For n devices a ring takes 2 (n - 1) messages of 1 / n of
-the gradients; a tree takes 2 log2(n) messages of them all (Thakur et al. 2005, "Optimization of Collective
-Communication Operations in MPICH"); the quicker one counts. One process and two, each on one core, are trained in fact,
-which shows how much the expectation for two is worth.
+Every device has its own NUM_ENVS environments, so an update takes as long as on one device, and its gradient steps wait
+for an all-reduce of all gradients. That is timed between two processes on this machine (gloo over loopback) for several
+sizes, to which a line is fitted: latency + bytes / bandwidth. For n devices a ring takes 2 (n - 1) messages of 1 / n of
+the gradients; a tree takes 2 log2(n) messages with all of them (Thakur et al. 2005, "Optimization of Collective
+Communication Operations in MPICH"); the faster one counts. One process and two, each on one core, are also trained,
+which shows how good the estimate for two is.
 """
 
-import csv
 import dataclasses
 import importlib
 import math
@@ -25,11 +24,16 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import tyro
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from popgym_arcade.analysis.agents import params_like
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.tables import write_csv
+from popgym_arcade.baselines.running.command_line import parse_args
+from popgym_arcade.baselines.running.memory_use import byte_size
 
 ROOT = Path(__file__).parent.parent
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -62,7 +66,7 @@ def free_address() -> str:
 
 
 def time_all_reduces(address: str, process_id: int) -> None:
-    """One of two processes: prints bytes and the median seconds of an all-reduce of so many, line by line."""
+    """One of two processes: prints a line for each size, with its bytes and the median seconds of an all-reduce."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, 2, process_id)
@@ -81,7 +85,7 @@ def time_all_reduces(address: str, process_id: int) -> None:
 
 
 def measure_all_reduces() -> tuple[np.ndarray, np.ndarray]:
-    """Bytes, and seconds of an all-reduce of so many between two processes, each on a core of its own."""
+    """Numbers of bytes, and the seconds of an all-reduce of each between two processes on a core each."""
     address = free_address()
     line = [sys.executable, str(Path(__file__)), "--worker"]
     workers = [
@@ -105,7 +109,7 @@ def fitted(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 
 
 def all_reduce_seconds(devices: int, size: float, latency: float, bandwidth: float) -> float:
-    """Seconds of an all-reduce of `size` bytes over so many devices: the quicker of a ring and a tree."""
+    """Seconds of an all-reduce of `size` bytes over some devices: the faster of a ring and a tree."""
     ring = 2 * (devices - 1) * (latency + size / devices / bandwidth)
     tree = 2 * math.log2(devices) * (latency + size / bandwidth) if devices > 1 else 0.0
     return min(ring, tree)
@@ -115,7 +119,7 @@ def all_reduce_seconds(devices: int, size: float, latency: float, bandwidth: flo
 
 
 def on_core(core: int) -> list[str]:
-    """What makes a command run on one core of this machine, where that can be told."""
+    """The beginning of a command line that keeps a command on one core of this machine, if the system allows that."""
     return [sys.executable, "-c", ON_CORE, str(core)] if hasattr(os, "sched_setaffinity") else []
 
 
@@ -124,7 +128,7 @@ ON_CORE = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv
 
 @dataclass(frozen=True)
 class Training:
-    """What one training was like: seconds of an update, its gradient steps, bytes of the gradients."""
+    """Measurements of one training: seconds of an update, its gradient steps, bytes of the gradients."""
 
     update_seconds: float
     gradient_steps: int
@@ -132,10 +136,10 @@ class Training:
 
 
 def train(args: Args, processes: int) -> Training:
-    """Trains for a few updates in so many processes, each on a core of its own with NUM_ENVS environments."""
+    """Trains for a few updates in some processes, each on its own core with NUM_ENVS environments."""
     script = importlib.import_module(args.script)
     flags = [*args.flags.split(), "--num-envs", str(processes * args.num_envs)]
-    parsed = script.parse_args(flags)
+    parsed = parse_args(script.Args, flags)
     size = parsed.update_size
     flags += ["--total-timesteps", str(args.updates * size), "--log-every", str(size), "--eval-every", "0"]
     flags += ["--eval-episodes", str(processes), "--checkpoint-every", "0"]
@@ -151,11 +155,10 @@ def train(args: Args, processes: int) -> Training:
             raise RuntimeError(f"training {args.script}.py in {processes} processes failed")
         (run,) = (path for path in Path(folder).iterdir() if path.is_dir())
         rates = [point.value for point in EventAccumulator(str(run)).Reload().Scalars("charts/SPS")][1:]
-    params = script.abstract_state(parsed).params
     return Training(
         update_seconds=size / float(np.median(rates)),
         gradient_steps=parsed.update_epochs * parsed.num_minibatches,
-        gradient_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)),
+        gradient_bytes=byte_size(params_like(parsed)),
     )
 
 
@@ -197,13 +200,6 @@ def draw(rows: list[dict], measured: float, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def write(path: Path, rows: list[dict]) -> None:
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, rows[0])
-        table.writeheader()
-        table.writerows(rows)
-
-
 def main(args: Args) -> None:
     if args.worker:
         address, process_id = args.worker.split(",")
@@ -220,14 +216,12 @@ def main(args: Args) -> None:
     rows[1]["measured_speed_up"] = round(measured, 2)
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write(out.with_suffix(".csv"), [{"measured_speed_up": ""} | row for row in rows])
-    write(
-        out.with_name(f"{out.name}_allreduce.csv"),
-        [{"bytes": int(size), "seconds": f"{t:.6f}"} for size, t in zip(sizes, seconds, strict=True)],
-    )
+    write_csv(out.with_suffix(".csv"), ("measured_speed_up", *rows[0]), rows)
+    times = [{"bytes": int(size), "seconds": f"{t:.6f}"} for size, t in zip(sizes, seconds, strict=True)]
+    write_csv(out.with_name(f"{out.name}_allreduce.csv"), times[0], times)
     draw(rows, measured, out.with_suffix(".png"))
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    main(tyro.cli(Args, description=__doc__))
+    launch(main, Args)

@@ -1,16 +1,15 @@
-"""Faults put into real trainings, and whether these survive them: the table of docs/reliability.md.
+"""Injects faults into real trainings and checks that they survive: the table of docs/reliability.md.
 
     python benchmark/soak.py
     python benchmark/soak.py --script ppo_rnn --faults kill disk
 
 Every training is a process of its own in a temporary folder. "Survived" means that it ended as the page promises (exit
-code, one line), and that the run, gone on with, ends bit for bit as one that nothing happened to: every array of the
-last checkpoint, and eval.csv but for its wall_seconds. Needs Linux. As root it mounts a small disk to fill it; anyone
-else gets a limit to the size of files instead.
+code, one line), and that the run, once resumed, ends bit for bit like an undisturbed one: every array of the last
+checkpoint, and eval.csv except wall_seconds. Needs Linux. As root it mounts a small disk to fill it; other users get a
+limit on the size of files instead.
 """
 
 import contextlib
-import csv
 import functools
 import importlib
 import json
@@ -27,11 +26,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import psutil
 import tensorboard
-import tyro
 from scipy.stats import theilslopes
+
+from popgym_arcade.analysis.agents import load_agent
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.tables import read_csv
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running.checkpoints import (
+    file_digests,
+    find_checkpoint,
+    manager,
+    named_arrays,
+    restore,
+)
+from popgym_arcade.baselines.running.command_line import read_args
+from popgym_arcade.baselines.running.evaluation import make_keys
+from popgym_arcade.baselines.running.programs import abstract_state
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmark")]
@@ -49,26 +64,26 @@ OVERFLOW = (  # the cart runs away, until the square of a number is more than fl
     "--env-params polemass_length=0.0 x_threshold=1e38 theta_threshold_radians=1e38 max_steps_in_episode=20000"
     " force_mag={force}"
 )
-FORCE = {"ppo_mlp": 3e19, "ppo_rnn": 3e19, "impala_popart": 3e19}  # of scripts whose layers have no norm; else:
+FORCE = {"ppo_mlp": 3e19, "ppo_rnn": 3e19, "impala_popart": 3e19}  # for scripts whose layers have no norm; others:
 FORCE_WITH_NORM = 5e16
-OBEDIENT = (  # starts what follows without root's right to write where nobody may: CAP_DAC_OVERRIDE, see prctl(2)
+OBEDIENT = (  # starts a command without root's right to ignore permissions: CAP_DAC_OVERRIDE, see prctl(2)
     *(sys.executable, "-Sc"),
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])",
 )
 MB = 2**20
-SECONDS = 300  # that a training may take at most
-GRACE = 30  # seconds from SIGTERM to SIGKILL, on most clusters
+SECONDS = 300  # a training may take
+GRACE = 30  # seconds from SIGTERM to SIGKILL on most clusters
 DISK = 16 * MB
-GROWTH = 5.0  # MB that a process may take more in a thousand chunks, after the first hundred
-GROWTH_OF_CHECKPOINTS = 50.0  # and in a thousand checkpoints: TensorStore keeps about 20 KB of each (0.1.86, OCDBT)
+GROWTH = 5.0  # MB by which a process may grow in a thousand chunks, after the first hundred
+GROWTH_OF_CHECKPOINTS = 50.0  # the same for a thousand checkpoints: TensorStore 0.1.86 keeps about 20 KB of each
 
 
 @dataclass(frozen=True)
 class Args:
     script: str = "pqn_mlp"
-    """training script to put faults into"""
+    """training script to inject faults into"""
     faults: tuple[str, ...] = ()
-    """which to try, see the table; none: all"""
+    """faults to try, see the table; none: all"""
     kills: int = 20
     """kill -9, at least half of them while a checkpoint is being written"""
     chunks: int = 2_000
@@ -76,26 +91,26 @@ class Args:
     saves: int = 1_000
     """checkpoints of the second training whose memory is watched"""
     seed: int = 0
-    """of the moments at which faults come"""
+    """seed of the moments at which faults happen"""
     out: str = "benchmark/results/reliability.csv"
     """table to write"""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one fault."""
+    """The outcome of one fault."""
 
     fault: str
     survived: bool
     seen: str
-    steps_lost: int | None = None  # environment steps to be done again; None where there is nothing to lose
+    steps_lost: int | None = None  # environment steps to repeat; None if there is nothing to lose
 
 
 # ----------------------------------------------------------------------------------------------------- the trainings
 
 
 class Training:
-    """A process of the script, its output in two files that outlive it."""
+    """A process of the script, with its output in two files that outlive it."""
 
     def __init__(self, bench: "Bench", *flags, by: tuple[str, ...] = (), **options):
         place = bench.folder / f"process-{time.time_ns()}"
@@ -116,25 +131,25 @@ class Training:
         return self.outputs[1].read_text()
 
     def numbers_after(self, *beginnings: str) -> list[int]:
-        """The numbers that lines of standard output have after one of these words."""
+        """The numbers after one of these words at the beginning of a line of standard output."""
         words = [line.split() for line in self.out.splitlines()]
         return [int(word[1]) for word in words if len(word) > 2 and word[0] in beginnings and word[1].isdigit()]
 
     @property
     def reached(self) -> int:
-        """The step last printed at a log point; where it began if there was none."""
+        """The step printed at the last log point; where it began if there was none."""
         return max(self.numbers_after("step"), default=self.began_at or 0)
 
     @property
     def began_at(self) -> int | None:
-        """The step that it said it begins at; None if it did not come so far."""
+        """The step it said it begins at; None if it did not get that far."""
         for line in self.out.splitlines():
             if line.endswith("compiling ..."):
                 return int(line.rpartition(": step ")[2].split()[0])
         return None
 
     def wait_for(self, happened) -> bool:
-        """Waits until `happened()`, or until the process has ended: whether the former came first."""
+        """Waits until `happened()` or the process has ended, and returns whether the former came first."""
         until = time.monotonic() + SECONDS
         while not happened():
             if self.process.poll() is not None:
@@ -157,13 +172,13 @@ class Training:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Within it the process stands still."""
+        """Inside it the process is paused."""
         self.process.send_signal(signal.SIGSTOP)
         yield
         self.process.send_signal(signal.SIGCONT)
 
     def seen(self) -> str:
-        """Exit code, and what it said last, without folders' names."""
+        """Exit code, and the last line it printed, without the names of folders."""
         code = self.process.returncode
         lines = (self.err if code else self.out).strip().splitlines()
         error = [line for line in lines if "error:" in line]
@@ -172,13 +187,13 @@ class Training:
         return f"exit {code}" + (f": {last}" if code and code != 143 else "")
 
     def refused_with(self, code: int) -> bool:
-        """Whether it ended with this exit code and one line, nothing beside it on standard error."""
+        """Whether it ended with this exit code, and with one line and nothing else on standard error."""
         lines = self.err.splitlines()
         return self.process.returncode == code and len(lines) == 1 and f"{self.script}.py: error: " in lines[0]
 
 
 class Bench:
-    """The temporary folder, the script as a module, and what an unbroken run ends as."""
+    """The temporary folder, the script as a module, and the end of an undisturbed run."""
 
     def __init__(self, args: Args, folder: Path):
         self.args, self.folder, self.processes = args, folder, []
@@ -202,13 +217,13 @@ class Bench:
         return folder
 
     def last_checkpoint(self, run: Path | None) -> int | None:
-        """The step that a run would go on from; None if it has to begin anew."""
-        with contextlib.redirect_stderr(None), contextlib.suppress(self.module.UserError):
-            return self.module.find_checkpoint(run) if run else None
+        """The step that a run would resume from; None if it has to start anew."""
+        with contextlib.redirect_stderr(None), contextlib.suppress(UserError):
+            return find_checkpoint(run) if run else None
 
     @functools.cached_property
     def unbroken(self) -> dict:
-        """What a run ends as that nothing happens to; compiles what the others read from the cache."""
+        """The end of a run without a fault, which also compiles what the others read from the cache."""
         self.begin(self.new_folder()).end()
         runs, began = self.new_folder(), time.monotonic()
         training = self.begin(runs)
@@ -220,12 +235,16 @@ class Bench:
         return self.ending(only(runs))
 
     def ending(self, run: Path) -> dict:
-        """Every array of the last checkpoint, and the rows of eval.csv but for the time they took."""
-        args = self.module.read_args(run)
-        step, state = self.module.restore_checkpoint(run, args)
-        with (run / "eval.csv").open() as file:
-            rows = [{k: v for k, v in row.items() if k != "wall_seconds"} for row in csv.DictReader(file)]
-        return {"step": step, "rows": rows, "arrays": self.module.named_arrays(state)}
+        """Every array of the last checkpoint, and the rows of eval.csv except the time they took."""
+        step, arrays = self.last_arrays(run)
+        rows = [{k: v for k, v in row.items() if k != "wall_seconds"} for row in read_csv(run / "eval.csv")]
+        return {"step": step, "rows": rows, "arrays": arrays}
+
+    def last_arrays(self, run: Path) -> tuple[int, dict]:
+        """The step of a run's last sound checkpoint, and its arrays by name."""
+        args, step = read_args(run, self.module.Args), find_checkpoint(run)
+        init, _ = self.module.make_train(args)
+        return step, named_arrays(restore(run, step, abstract_state(args, init, make_keys(args)[0])))
 
     def ends_like_unbroken(self, run: Path) -> bool:
         whole, other = self.unbroken, self.ending(run)
@@ -234,13 +253,13 @@ class Bench:
         return same and (whole["step"], whole["rows"]) == (other["step"], other["rows"])
 
     def goes_on(self, run: Path, *flags, **options) -> tuple[bool, int | None]:
-        """Whether a run, gone on with, ends like an unbroken one; and the step it went on from."""
+        """Whether a run, once resumed, ends like an undisturbed one; and the step it resumed from."""
         training = self.resume(run, *flags, **options)
         return training.end() == 0 and self.ends_like_unbroken(run), training.began_at
 
     @functools.cached_property
     def stopped_run(self) -> Path:
-        """A run that SIGTERM stopped after its fifth checkpoint, to be copied."""
+        """A run that SIGTERM stopped after its fifth checkpoint, for copying."""
         runs = self.new_folder()
         training = self.begin(runs)
         training.wait_for_step(5 * 2048 + 1024)
@@ -254,12 +273,12 @@ class Bench:
 
 
 def only(folder: Path) -> Path | None:
-    """The run folder in a folder of runs, if there is one already that can be gone on with."""
+    """The run folder in a folder of runs, if there is already one that can be resumed."""
     return next((path.parent for path in folder.glob("*/args.json")), None)
 
 
 def is_saving(run: Path | None) -> bool:
-    """Whether a checkpoint is there that is not complete: a temporary folder, or one without digests."""
+    """Whether there is an incomplete checkpoint: a temporary folder, or one without digests."""
     checkpoints = run.glob("checkpoints/*") if run else ()
     return any(not (path / "sha256.json").exists() for path in checkpoints if "damaged" not in path.name)
 
@@ -272,7 +291,7 @@ def fingerprint(folder: Path) -> dict[str, bytes]:
 
 
 def kill(bench: Bench) -> list[Outcome]:
-    """kill -9, again and again, while a checkpoint is being written and at random moments of the process's life."""
+    """kill -9, again and again, while a checkpoint is being written and at random moments."""
     outcomes = []
     bench.unbroken  # noqa: B018
     while len(outcomes) < bench.args.kills:
@@ -281,7 +300,7 @@ def kill(bench: Bench) -> list[Outcome]:
 
 
 def broken_run(bench: Bench, before: list[Outcome]) -> list[Outcome]:
-    """One run, killed until there have been enough kills or it ends by itself; then gone on with to its end."""
+    """One run, killed until there have been enough kills or it ends by itself; then resumed to its end."""
     runs, kills = bench.new_folder(), []
     training, expected, told_truth = bench.begin(runs), None, True
     while len(before) + len(kills) < bench.args.kills:
@@ -293,7 +312,7 @@ def broken_run(bench: Bench, before: list[Outcome]) -> list[Outcome]:
         expected = bench.last_checkpoint(run)
         fault = "kill -9 while saving" if is_saving(run) else "kill -9 at another moment"
         kills.append(Outcome(fault, True, f"exit {training.process.returncode}", training.reached - (expected or 0)))
-        if expected is None:  # nothing to go on from
+        if expected is None:  # nothing to resume from
             shutil.rmtree(runs, ignore_errors=True)
         training = bench.begin(runs) if expected is None else bench.resume(run)
     survived = training.end() == 0 and told_truth and bench.ends_like_unbroken(only(runs))
@@ -302,7 +321,7 @@ def broken_run(bench: Bench, before: list[Outcome]) -> list[Outcome]:
 
 
 def kill_while_saving(bench: Bench, training: Training, runs: Path) -> bool:
-    """Kills it within one of its next five savings; False if it ended before."""
+    """Kills it while it saves one of its next five checkpoints; False if it ended before."""
     began = training.wait_for(lambda: training.began_at is not None) and training.reached
     wanted = began + 2048 * int(bench.chance.integers(1, 6))
     if not training.wait_for_step(wanted) or not training.wait_for(lambda: is_saving(only(runs))):
@@ -322,7 +341,7 @@ def killed(training: Training) -> bool:
 
 
 def sigterm(bench: Bench) -> list[Outcome]:
-    """SIGTERM as a cluster sends it, and SIGKILL after its time of grace."""
+    """SIGTERM as a cluster sends it, and SIGKILL after the grace period."""
     outcomes = []
     moments = ["compiling", "saving", *[1024 * int(x) for x in bench.chance.integers(2, 40, 3)]]
     for moment in moments:
@@ -343,7 +362,7 @@ def sigterm(bench: Bench) -> list[Outcome]:
 
 
 def disk(bench: Bench) -> list[Outcome]:
-    """A disk that is full when a checkpoint does not fit any more, and when not even a log line does."""
+    """A disk on which a checkpoint no longer fits, and one on which not even a log line does."""
     return [full_disk(bench, what) for what in ("saving", "logging", "saving", "logging")]
 
 
@@ -372,7 +391,7 @@ def full_disk(bench: Bench, what: str) -> Outcome:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A folder that is a disk of its own, if this process may mount one."""
+    """A folder that is its own disk, if this process may mount one."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(folder)]
     mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
     try:
@@ -383,7 +402,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """Fills a disk up to so many bytes: the file that does it."""
+    """Fills a disk, leaving some bytes free, and returns the file that does it."""
     filler, zeros = disk / "filler", bytes(64 * 1024)
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(zeros):
@@ -393,7 +412,7 @@ def fill(disk: Path, leave: int) -> Path:
 
 
 def limit_files(training: Training, run: Path, what: str) -> None:
-    """No file of the process may grow above a size that the events have now, or that those of a checkpoint exceed."""
+    """Limits the size of a process's files to that of its events now, or to less than that of a checkpoint's files."""
     events = max(path.stat().st_size for path in run.glob("events.*"))
     saved = max(path.stat().st_size for path in run.glob("checkpoints/**/*"))
     size = (events + saved) // 2 if what == "saving" else events
@@ -402,7 +421,7 @@ def limit_files(training: Training, run: Path, what: str) -> None:
 
 
 def stdout_full(bench: Bench) -> list[Outcome]:
-    """Standard output that goes to a file on a full disk."""
+    """Standard output into a file on a full disk."""
     runs = bench.new_folder()
     line = [sys.executable, str(ROOT / f"{bench.args.script}.py"), *bench.flags(), "--run-dir", str(runs)]
     with open("/dev/full", "w") as full:
@@ -452,7 +471,7 @@ def all_damaged(bench: Bench) -> Outcome:
 
 
 def layout(bench: Bench) -> list[Outcome]:
-    """A checkpoint as another version would have written it, with right digests: refused, nothing changed."""
+    """A checkpoint as another version would have written it, with correct digests: refused, and nothing is changed."""
     return [other_layout(bench, how) for how in ("renamed", "missing", "added", "reshaped", "dtype", "metadata")]
 
 
@@ -467,9 +486,9 @@ def other_layout(bench: Bench, how: str) -> Outcome:
 
 
 def rewrite_checkpoint(bench: Bench, run: Path, how: str) -> None:
-    """Gives the last checkpoint of a run an optimizer's leaf or files of another kind, and the digests to it."""
-    step, state = bench.module.restore_checkpoint(run, bench.module.read_args(run))
-    arrays, folder = bench.module.named_arrays(state), run / "checkpoints" / str(step)
+    """Changes a leaf of the optimizer or the files of a run's last checkpoint, and updates the digests."""
+    step, arrays = bench.last_arrays(run)
+    folder = run / "checkpoints" / str(step)
     name = max((name for name in arrays if name.startswith("opt_state")), key=lambda name: arrays[name].size)
     leaf = arrays.pop(name) if how in ("renamed", "missing") else arrays[name]
     changes = {
@@ -482,14 +501,13 @@ def rewrite_checkpoint(bench: Bench, run: Path, how: str) -> None:
         (folder / "default" / "_METADATA").unlink()
     else:
         shutil.rmtree(folder)
-        with bench.module.checkpoint_manager(run, reading=False) as manager:
-            saving = bench.module.ocp.args.PyTreeSave(arrays | changes.get(how, {}))
-            manager.save(step, args=saving, force=True)
-    (folder / "sha256.json").write_text(json.dumps(bench.module.file_digests(folder)))
+        with manager(run, read_args(run, bench.module.Args)) as checkpoints:
+            checkpoints.save(step, args=ocp.args.PyTreeSave(arrays | changes.get(how, {})), force=True)
+    (folder / "sha256.json").write_text(json.dumps(file_digests(folder)))
 
 
 def nan(bench: Bench) -> list[Outcome]:
-    """Parameters of the environment with which its numbers overflow in mid-run; gone on with, it does so again."""
+    """Parameters of the environment that make its numbers overflow during the run, and again when it is resumed."""
     if "CartPole-v1" not in bench.flags():
         return []
     runs, force = bench.new_folder(), FORCE.get(bench.args.script, FORCE_WITH_NORM)
@@ -500,8 +518,7 @@ def nan(bench: Bench) -> list[Outcome]:
     saved, files = bench.last_checkpoint(run), fingerprint(run / "checkpoints")
     again = bench.resume(run)
     again.end()
-    params = bench.module.load_run(run)[1]
-    finite = all(np.isfinite(leaf).all() for leaf in map(np.asarray, bench.module.jax.tree.leaves(params)))
+    finite = all(np.isfinite(leaf).all() for leaf in map(np.asarray, jax.tree.leaves(load_agent(run).params)))
     kept = files == fingerprint(run / "checkpoints") and again.began_at == saved
     fault = "loss not finite in mid-run"
     lost = first.reached - (saved or 0)
@@ -512,7 +529,7 @@ def nan(bench: Bench) -> list[Outcome]:
 
 
 def same_second(bench: Bench) -> list[Outcome]:
-    """Two runs of the same arguments, whose clocks stand still, started together in one folder."""
+    """Two runs with the same arguments and stopped clocks, started together in one folder."""
     hook = bench.new_folder() / "sitecustomize.py"
     hook.write_text("import time\ntime.strftime = lambda *_: '20260101-000000'\n")
     runs, env = bench.new_folder(), os.environ | {"PYTHONPATH": str(hook.parent)}
@@ -523,7 +540,7 @@ def same_second(bench: Bench) -> list[Outcome]:
 
 
 def read_only(bench: Bench) -> list[Outcome]:
-    """Folders without permission to write: for a new run, for one under way, for one to go on with."""
+    """Folders without permission to write: for a new run, during a run, and for one that is resumed."""
     bench.unbroken  # noqa: B018
     runs = bench.new_folder()
     runs.chmod(0o555)
@@ -553,7 +570,7 @@ def read_only(bench: Bench) -> list[Outcome]:
 
 
 def tensorboard_gone(bench: Bench) -> list[Outcome]:
-    """The events taken away in mid-run, and the package that writes them."""
+    """TensorBoard's events removed during the run, and the package that writes them."""
     return [events_removed(bench), package_removed(bench)]
 
 
@@ -568,7 +585,7 @@ def events_removed(bench: Bench) -> Outcome:
 
 
 def package_removed(bench: Bench) -> Outcome:
-    """A copy of the package, which comes before the one that is installed."""
+    """Uses a copy of the package, which takes precedence over the installed one."""
     packages, runs = bench.new_folder(), bench.new_folder()
     copied = shutil.copytree(Path(tensorboard.__file__).parent, packages / "tensorboard")
     training = bench.begin(runs, env=os.environ | {"PYTHONPATH": str(packages)})
@@ -579,7 +596,7 @@ def package_removed(bench: Bench) -> Outcome:
 
 
 def folder_removed(bench: Bench) -> list[Outcome]:
-    """The whole run folder taken away in mid-run: nothing to go on with, but one clear line."""
+    """The whole run folder removed during the run: nothing to resume from, but one clear line."""
     runs = bench.new_folder()
     training = bench.begin(runs)
     training.wait_for_step(8192)
@@ -591,7 +608,7 @@ def folder_removed(bench: Bench) -> list[Outcome]:
 
 def memory(bench: Bench) -> list[Outcome]:
     """Resident memory of a process over many chunks, and over many checkpoints."""
-    size = bench.module.read_args(bench.stopped_run).update_size
+    size = read_args(bench.stopped_run, bench.module.Args).update_size
     return [
         watched(bench, "memory over chunks", GROWTH, size, bench.args.chunks, ("--checkpoint-every", 0)),
         watched(
@@ -606,14 +623,14 @@ def memory(bench: Bench) -> list[Outcome]:
 
 
 def watched(bench: Bench, what: str, allowed: float, size: int, chunks: int, flags: tuple) -> Outcome:
-    """Trains with a log point every update of `size` steps, and looks at the memory of the process at each."""
+    """Trains with a log point at every update of `size` steps, and measures the memory of the process."""
     flags += ("--log-every", size, "--eval-every", 0, "--total-timesteps", size * chunks)
     training = bench.begin(bench.new_folder(), *flags)
     process, points = psutil.Process(training.process.pid), []
     while training.process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             used = process.memory_info()
-            points.append((training.reached // size, (used.rss - used.shared) / MB))  # without the files it has mapped
+            points.append((training.reached // size, (used.rss - used.shared) / MB))  # without mapped files
         time.sleep(0.1)
     chunk, megabytes = np.array([point for point in points if 100 <= point[0] < chunks]).T
     slope = 1000 * theilslopes(megabytes, chunk).slope  # MB per thousand
@@ -663,18 +680,18 @@ def summary(outcomes: list[Outcome]) -> list[dict]:
 
 
 def told(seen: Counter) -> str:
-    """What was seen most often, and how many other things were."""
+    """The line that was seen most often, and how many others there were."""
     (text, count), *others = seen.most_common()
     often = f"{count} x {text}" if count > 1 else text
     return often + f" (and {len(others)} other lines)" * bool(others)
 
 
 def main(args: Args) -> bool:
-    """Tries the faults and writes the table: whether all were survived."""
+    """Tries the faults, writes the table, and returns whether all were survived."""
     names = args.faults or tuple(FAULTS)
     unknown = [name for name in names if name not in FAULTS]
     if unknown:
-        raise RuntimeError(f"--faults {unknown[0]}: use some of {', '.join(FAULTS)}")
+        raise UserError(f"--faults {unknown[0]}: use some of {', '.join(FAULTS)}")
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
@@ -695,6 +712,6 @@ def main(args: Args) -> bool:
 
 if __name__ == "__main__":
     try:
-        sys.exit(0 if main(tyro.cli(Args, description=__doc__)) else 1)
+        sys.exit(0 if launch(main, Args) else 1)
     except RuntimeError as error:
         sys.exit(f"soak.py: error: {error}")

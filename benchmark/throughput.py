@@ -1,8 +1,8 @@
 """Frames per second of the environments under random actions, beside a plain fill of the same bytes.
 
 A rollout is one compiled `scan` over `--steps` steps of `--num-envs` environments, auto-reset included; every frame is
-written to memory. The fill writes the same bytes in the same kind of scan, and the two are timed in turn, so that what
-else the machine is doing meets both. `make throughput` runs it over all environments, gymnax's own beside them.
+written to memory. The fill writes the same bytes in the same kind of scan, and the two are timed in turn, so that other
+work of the machine affects both. `make throughput` runs it over all environments, including gymnax's own.
 
 Run:   python benchmark/throughput.py --env-ids NavigatorEasy CountRecallEasy --num-envs 16 64 256
 Out:   a table on the terminal; throughput.csv, throughput.md and throughput.png in `--out`
@@ -14,7 +14,6 @@ import difflib
 import itertools
 import os
 import platform
-import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,25 +24,22 @@ import gymnax
 import jax
 import jax.numpy as jnp
 import matplotlib
-import tyro
 from jax.experimental.compilation_cache import compilation_cache
 
 import popgym_arcade
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.tables import markdown
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import Count, check_limits
+from popgym_arcade.environments.arcade import OBS_SIZES
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from benchmark.report import markdown  # noqa: E402
 
 TWINS = ("full", "partial")
 WANTS_A_DOWNLOAD = ("MNISTBandit-bsuite",)
 MOST_FRAMES = 131_072  # in one timed rollout: a second or two
 COLORS = {"full": "#2a6fbb", "partial": "#e07b39", "gymnax": "#9a9a9a"}
-
-
-class UserError(Exception):
-    """Something the user can put right: shown as one line, exit code 2."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +52,9 @@ class Args:
     """numbers of parallel environments"""
     obs_size: int = 128
     """side of the frame in pixels, 128 or 256 (popgym_arcade only)"""
-    steps: int = 256
-    """steps of each environment in one timed rollout, fewer where that would be more than 131,072 frames"""
-    repeats: int = 5
+    steps: Count = 256
+    """steps of each environment in one timed rollout, fewer if that would be more than 131,072 frames"""
+    repeats: Count = 5
     """timed rollouts of each kind; the median counts"""
     others: bool = False
     """measure gymnax's own environments as well"""
@@ -66,11 +62,12 @@ class Args:
     """folder that receives throughput.csv, throughput.md and throughput.png"""
 
     def checked(self) -> "Args":
-        """These arguments with every id to measure spelled out.
+        """These arguments with every id to measure.
 
         Raises:
-            UserError: on a wrong value, before anything is compiled or written.
+            UserError: for a wrong value, before anything is compiled or written
         """
+        check_limits(self)
         for env_id in self.env_ids:
             if env_id not in gymnax.registered_envs:
                 near = difflib.get_close_matches(env_id, gymnax.registered_envs, 3, 0.4) or ours()
@@ -78,14 +75,13 @@ class Args:
         for twin in self.twins:
             if twin not in TWINS:
                 raise UserError(f"--twins {twin!r} is unknown: use {' or '.join(TWINS)}")
-        if self.obs_size not in (128, 256):
-            raise UserError(f"--obs-size {self.obs_size}: use 128 or 256")
+        if self.obs_size not in OBS_SIZES:
+            raise UserError(f"--obs-size {self.obs_size}: use {' or '.join(map(str, OBS_SIZES))}")
         for name in ("num_envs", "twins"):
             if not getattr(self, name):
                 raise UserError(f"--{name.replace('_', '-')} is empty: name at least one")
-        for name, values in {"num-envs": self.num_envs, "steps": (self.steps,), "repeats": (self.repeats,)}.items():
-            if min(values) < 1:
-                raise UserError(f"--{name} {min(values)}: use 1 or more")
+        if min(self.num_envs) < 1:
+            raise UserError(f"--num-envs {min(self.num_envs)}: use 1 or more")
         for place in (Path(self.out), *Path(self.out).parents):
             if place.exists() and not place.is_dir():
                 raise UserError(f"--out {self.out}: {place} is a file, name a folder")
@@ -100,7 +96,7 @@ def ours() -> tuple[str, ...]:
 
 
 def theirs() -> tuple[str, ...]:
-    """The ids of gymnax itself, less the one that downloads a data set."""
+    """The ids of gymnax itself, without the one that downloads a data set."""
     return tuple(env_id for env_id in gymnax.registered_envs if env_id not in (*ours(), *WANTS_A_DOWNLOAD))
 
 
@@ -416,10 +412,10 @@ def print_row(row: Row) -> None:
 
 
 def main(args: Args) -> list[Row]:
-    """Measure, print, and write; returns the rows.
+    """Measures, prints, writes the files and returns the rows.
 
     Raises:
-        UserError: on wrong arguments, before anything is compiled or written.
+        UserError: for wrong arguments, before anything is compiled or written
     """
     args = args.checked()
     here = machine()
@@ -443,8 +439,4 @@ def main(args: Args) -> list[Row]:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Args, description=__doc__.partition("\n")[0]))
-    except UserError as error:
-        print(f"throughput.py: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main, Args)

@@ -1,9 +1,10 @@
-"""What one process of `training_speed.py` finds out about a training script with the script's own functions.
+"""What one process of `training_speed.py` measures of a training script, with the script's own functions.
 
     python benchmark/training_parts.py --what parts --script pqn_rnn --flags="--env-id CartPoleEasy --hidden-size 128"
 
-The answer is the last line, JSON. `parts` are milliseconds of an update and of what it consists of; `arithmetic` the
-device's measured matrix rates and the matrix products of an environment step; `memory` the bytes the script expects.
+The answer is the last line, as JSON. `parts` are the milliseconds of an update and of its parts; `arithmetic` are the
+measured matrix rates of the device and the matrix products of an environment step; `memory` is what the script expects
+to take, in bytes.
 """
 
 import dataclasses
@@ -23,31 +24,35 @@ import numpy as np
 import tyro
 from jax.extend.core import jaxprs_in_params
 
+from popgym_arcade.analysis.agents import params_like
+from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.running.command_line import parse_args
+from popgym_arcade.baselines.running.memory_use import PROCESS_BYTES, memory_needed
+from popgym_arcade.baselines.running.metrics import repeat
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT))  # for the scripts
 
-from popgym_arcade import device_memory  # noqa: E402
-
-MOST_MINIBATCHES = 4  # that are timed; the time of an update's others follows from theirs
+MOST_MINIBATCHES = 4  # that are timed; the others of an update are assumed to take as long
 MATRIX_SIZES = {"cpu": (512, 1024, 2048), "gpu": (2048, 4096, 8192, 16384)}
 
 
 @dataclass(frozen=True)
 class Args:
     what: str
-    """parts, arithmetic (both of pqn_rnn and pqn_mlp) or memory (of any training script)"""
+    """parts, arithmetic (both for pqn_rnn and pqn_mlp) or memory (for any training script)"""
     script: str = "pqn_rnn"
     """training script"""
     flags: str = ""
     """its flags"""
     repeats: int = 5
-    """timed calls of each program, after one that is not; the median counts, of matrix products the best"""
+    """timed calls of each program, after one that is not timed; the median counts, for matrix products the best"""
     matrix_sizes: tuple[int, ...] = ()
     """sides of the square matrices whose product is timed; none: sizes that suit the device"""
 
 
 def seconds_of(function, repeats: int) -> list[float]:
-    """Seconds of each of so many calls of `function()`, after one that is left out."""
+    """Seconds of each of several calls of `function()`, after one that is not timed."""
     jax.block_until_ready(function())
     seconds = []
     for _ in range(repeats):
@@ -68,15 +73,8 @@ def has_memory(args) -> bool:
     return "memory" in {field.name for field in dataclasses.fields(args)}
 
 
-def minibatch_shape(args) -> tuple[int, int]:
-    """Steps and sequences of a minibatch of PQN: with a memory whole environments over time, else single steps."""
-    if has_memory(args):
-        return args.num_steps, args.num_envs // args.num_minibatches
-    return 1, args.update_size // args.num_minibatches
-
-
 def mean_square(output) -> jax.Array:
-    """A loss of all that the network says, which asks for the same gradients as the script's own."""
+    """A loss of the whole output, which needs the same gradients as the script's own."""
     return sum(jnp.square(leaf).mean() for leaf in jax.tree.leaves(output))
 
 
@@ -85,7 +83,7 @@ def mean_square(output) -> jax.Array:
 
 @dataclass(frozen=True)
 class Played:
-    """A rollout of T steps of E environments and what the network reads of it."""
+    """A rollout of T steps of E environments, and what the network reads from it."""
 
     states: object  # environments after each step, [T, E]
     inputs: tuple  # obs, prev_action, start [T, E, ...]; the latter two are None without memory
@@ -93,8 +91,7 @@ class Played:
 
 
 def play(module, args, state) -> Played:
-    """One rollout with random parameters, so that what is timed are real frames."""
-    env, env_params = module.make_env(args)
+    """One rollout with random parameters, so that real frames are timed."""
     _, _, act = module.make_actor(args)
 
     @jax.jit
@@ -111,8 +108,8 @@ def play(module, args, state) -> Played:
 
 
 def step_all(module, args, key, env_state, actions):
-    """Steps the environments without drawing them: the frame is not used, and XLA leaves it out."""
-    env, env_params = module.make_env(args)
+    """Steps the environments without drawing them: nothing uses the frames, so XLA does not compute them."""
+    env, env_params = make_env(args)
 
     def step(env_state, now):
         key, action = now
@@ -127,7 +124,7 @@ def step_all(module, args, key, env_state, actions):
 
 def draw_all(module, args, states):
     """The frames [T, E, ...] of the states [T, E]."""
-    env, _ = module.make_env(args)
+    env, _ = make_env(args)
     return jax.lax.map(jax.vmap(env.get_obs), states)
 
 
@@ -142,8 +139,8 @@ def read_all(module, network, params, carry, inputs):
 
 
 def in_minibatches(args, tree, count: int):
-    """Of leaves [T, E, ...] the first `count` minibatches, [count, steps, sequences, ...]."""
-    steps, sequences = minibatch_shape(args)
+    """The first `count` minibatches of leaves [T, E, ...], as [count, steps, sequences, ...]."""
+    steps, sequences = args.minibatch_shape
 
     def split(x):
         if not has_memory(args):
@@ -169,17 +166,19 @@ def gradients_of_all(function, weights, minibatches):
 
 
 def time_parts(module, args, repeats: int) -> dict[str, float]:
-    """Milliseconds of an update and of its parts, each compiled apart; "memory" is within forward and backward."""
+    """Milliseconds of an update and of its parts, each compiled alone; "memory" is part of forward and backward."""
     network, _, _ = module.make_actor(args)
-    init, train_chunk = module.make_train(args)
+    init, update = module.make_train(args)
     key = jax.random.key(args.seed)
     timed = functools.partial(milliseconds, repeats=repeats)
     state = jax.jit(init)(key)
     played = play(module, args, state)
 
-    steps, sequences = minibatch_shape(args)
+    _, sequences = args.minibatch_shape
     count = min(args.num_minibatches, MOST_MINIBATCHES)
-    times = args.update_epochs * args.num_minibatches / count  # an update has this many of what is timed of learning
+    times = (
+        args.update_epochs * args.num_minibatches / count
+    )  # an update has this many times the minibatches that are timed
     minibatches = in_minibatches(args, played.inputs, count)
 
     def loss(params, inputs):
@@ -203,7 +202,7 @@ def time_parts(module, args, repeats: int) -> dict[str, float]:
     if has_memory(args):
         found["memory"] = time_memory(network, state.params, played.inputs[2], minibatches[2], times, repeats)
     del played, minibatches  # which can be gigabytes
-    found["update"] = time_updates(train_chunk, state, repeats)
+    found["update"] = time_updates(repeat(update), state, repeats)
     found["rest"] = found["update"] - sum(found[name] for name in found if name not in ("update", "memory"))
     return found
 
@@ -211,13 +210,13 @@ def time_parts(module, args, repeats: int) -> dict[str, float]:
 def time_memory(network, params, start, starts, times: float, repeats: int) -> float:
     """Milliseconds of the memory alone in an update: a rollout step by step, and its part of the gradients.
 
-    `start` [T, E] are a rollout's flags, `starts` [count, T, B] those of minibatches, of which an update has `times` as
-    many.
+    `start` [T, E] are a rollout's flags, and `starts` [count, T, B] those of the minibatches, of which an update has
+    `times` as many.
     """
     memory, weights = network.bind(params).remember.unbind()
 
     def loss(inputs, minibatch):
-        weights, nudge = inputs  # asks for the gradient with respect to the features, as the encoder does
+        weights, nudge = inputs  # for the gradient with respect to the features, which the encoder needs
         x, start = minibatch
         return mean_square(memory.apply(weights, memory.initial_carry(start.shape[1]), x + nudge, start)[1])
 
@@ -230,13 +229,13 @@ def time_memory(network, params, start, starts, times: float, repeats: int) -> f
 
     carry = memory.initial_carry(start.shape[1])
     playing = milliseconds(remember_all, weights, carry, features(start.shape), start, repeats=repeats)
-    learnt = (weights, jnp.zeros((*starts.shape[1:], memory.input_size)))
+    learned = (weights, jnp.zeros((*starts.shape[1:], memory.input_size)))
     learning = functools.partial(gradients_of_all, loss)
-    return playing + times * milliseconds(learning, learnt, (features(starts.shape), starts), repeats=repeats)
+    return playing + times * milliseconds(learning, learned, (features(starts.shape), starts), repeats=repeats)
 
 
 def time_updates(train_chunk, state, repeats: int) -> float:
-    """Median milliseconds of a whole update, as training does it: the state is handed over."""
+    """Median milliseconds of a whole update as in training, which takes over the memory of the state."""
     program = jax.jit(train_chunk, donate_argnums=0).lower(state, np.int32(1)).compile()
     now = state
 
@@ -254,14 +253,14 @@ def time_updates(train_chunk, state, repeats: int) -> float:
 def matrix_flops(function, *inputs) -> Counter:
     """Floating point operations of the matrix products and convolutions in `function(*inputs)`, by their dtype.
 
-    Counted in the jaxpr, loops as often as they run. A complex product is four real ones. Additions and everything else
-    element by element are left out: they are bound by memory, not by arithmetic.
+    Counted in the jaxpr, loops as often as they run. A complex product is four real ones. Elementwise operations do not
+    count, because they are limited by memory and not by arithmetic.
     """
     return count_flops(jax.make_jaxpr(function)(*inputs).jaxpr)
 
 
 def count_flops(jaxpr) -> Counter:
-    """See `matrix_flops`. Of a branch the more expensive side counts; a loop of unknown length counts once."""
+    """See `matrix_flops`. For a branch the more expensive side counts; a loop of unknown length counts once."""
     total = Counter()
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
@@ -287,16 +286,16 @@ def product_flops(eqn) -> int:
         (contracted, _), _ = eqn.params["dimension_numbers"]
         return 2 * size * math.prod(left.shape[axis] for axis in contracted)
     out_axis = eqn.params["dimension_numbers"].rhs_spec[0]
-    dilation = math.prod(eqn.params["lhs_dilation"])  # the zeros in between are no work
+    dilation = math.prod(eqn.params["lhs_dilation"])  # the zeros in between cost nothing
     return 2 * size * right.size // right.shape[out_axis] // dilation
 
 
 def flops_of_step(module, args) -> tuple[Counter, Counter]:
-    """Of an environment step: matrix products of the forward pass, and of all there is to do, epochs included."""
-    env, env_params = module.make_env(args)
+    """Matrix products of an environment step: those of the forward pass, and all of them, epochs included."""
+    env, env_params = make_env(args)
     space = env.observation_space(env_params)
-    network = module.make_network(args, space, env.action_space(env_params).n)
-    params = jax.eval_shape(lambda key: module.init_params(network, space, key), jax.random.key(0))
+    network, _, _ = module.make_actor(args)
+    params = params_like(args)
 
     def inputs(steps, batch):
         obs = jnp.zeros((steps, batch, *space.shape), space.dtype)
@@ -308,18 +307,20 @@ def flops_of_step(module, args) -> tuple[Counter, Counter]:
     def loss(params, *inputs):
         return mean_square(module.forward(network, params, *inputs)[1])
 
-    steps, batch = minibatch_shape(args)
+    steps, batch = args.minibatch_shape
     forward = matrix_flops(loss, params, *inputs(1, 8))
     forward = Counter({name: flops / 8 for name, flops in forward.items()})
-    batch = min(batch, max(1, 64 // steps))  # the products grow with the batch, and zeros need memory here
+    batch = min(batch, max(1, 64 // steps))  # the products grow with the batch, and zeros take memory
     learning = matrix_flops(jax.grad(loss), params, *inputs(steps, batch))
     total = Counter({name: args.update_epochs * flops / (steps * batch) for name, flops in learning.items()})
-    total.update({name: flops * (1 + 1 / args.num_steps) for name, flops in forward.items()})  # the last value of all
+    total.update(
+        {name: flops * (1 + 1 / args.num_steps) for name, flops in forward.items()}
+    )  # with the value of the last step
     return forward, total
 
 
 def matrix_rate(dtype: str, sizes: tuple[int, ...], repeats: int) -> float:
-    """Floating point operations a second of the best of square matrix products, in the way that JAX does them."""
+    """Floating point operations per second of the fastest square matrix product, as JAX computes it."""
 
     def rate(size: int) -> float:
         left, right = (jax.random.normal(jax.random.key(i), (size, size), jnp.dtype(dtype)) for i in range(2))
@@ -330,7 +331,7 @@ def matrix_rate(dtype: str, sizes: tuple[int, ...], repeats: int) -> float:
 
 
 def find_arithmetic(module, args, sizes: tuple[int, ...], repeats: int) -> dict:
-    """Matrix rates by dtype in FLOP/s, FLOP of a step, and the steps a second that these allow."""
+    """Matrix rates by dtype in FLOP/s, FLOP of a step, and the steps per second that these allow."""
     sizes = sizes or MATRIX_SIZES["cpu" if jax.default_backend() == "cpu" else "gpu"]
     forward, total = flops_of_step(module, args)
     rates = {dtype: matrix_rate(dtype, sizes, repeats) for dtype in total}
@@ -347,14 +348,14 @@ def find_arithmetic(module, args, sizes: tuple[int, ...], repeats: int) -> dict:
 
 
 def expected_memory(module, args) -> float:
-    """Bytes that the script expects to take on a device before anything is compiled; on a CPU, its process."""
-    process = device_memory.PROCESS_BYTES if jax.default_backend() == "cpu" else 0
-    return sum(module.memory_needed(args).values()) + process
+    """Bytes that a training expects to take on a device before anything is compiled; on a CPU, with its process."""
+    process = PROCESS_BYTES if jax.default_backend() == "cpu" else 0
+    return sum(memory_needed(args, module).values()) + process
 
 
 def main(args: Args) -> dict:
     module = importlib.import_module(args.script)
-    parsed = module.parse_args(args.flags.split())
+    parsed = parse_args(module.Args, args.flags.split())
     if args.what == "parts":
         return time_parts(module, parsed, args.repeats)
     if args.what == "arithmetic":
@@ -367,5 +368,5 @@ def main(args: Args) -> dict:
 if __name__ == "__main__":
     try:
         print(json.dumps(main(tyro.cli(Args, description=__doc__))))
-    except Exception as error:  # whatever it is, the study that asked shows one line
+    except Exception as error:  # any error: the study that asked shows one line
         sys.exit(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")

@@ -6,10 +6,13 @@
         --num-envs 16 64 256 1024 4096 --precisions float32 bfloat16 --device gpu --out results/training_speed/gpu
     python benchmark/training_speed.py --docs docs/performance.md
 
-Every measurement is a process of its own. Each study writes STUDY.csv, row by row, and all tables go to tables.md; what
-fails is a row that says why. Rates are the median over the log points after the first, as TensorBoard's charts/SPS has
-it. Peak memory is the process's largest resident set, on a GPU what the device itself counted. docs/performance.md
-tells what each study is for.
+Every measurement is a process of its own. Each study writes STUDY.csv, row by row, and all tables go to tables.md; a
+measurement that fails is a row that says why. Rates are medians of TensorBoard's charts/SPS over the log points after
+the first. Peak memory is the largest resident set of the process, on a GPU what the device itself counted. See
+docs/performance.md for the purpose of each study.
+
+Nothing here imports popgym_arcade: that initialises JAX's devices, and on a GPU this process would take memory from
+those that measure.
 """
 
 import csv
@@ -57,7 +60,7 @@ FASTEST = "fastest"  # one more setting: the quickest row of the study num_envs
 
 
 class UserError(Exception):
-    """Something the user can put right: shown as one line, exit code 2."""
+    """Something the user can fix. It is shown as one line, and the exit code is 2."""
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,14 @@ from math import prod
 import jax
 import numpy as np
 import scripts
-from flax import struct
+
+from popgym_arcade.baselines.devices.mesh import everywhere
+from popgym_arcade.baselines.running import programs
+from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
+from popgym_arcade.baselines.running.metrics import repeat
 
 KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
 SIZES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "s32": 4, "u32": 4, "f32": 4}  # bytes
-
-
-@struct.dataclass
-class Nothing:
-    """An evaluation that is not wanted and costs no compilation."""
-
-    actor: None = None
 
 
 def collectives(program: str) -> list[tuple[str, int, bool]]:
@@ -39,19 +36,19 @@ def collectives(program: str) -> list[tuple[str, int, bool]]:
 
 
 def train(name: str, args, updates: int, played: bool) -> dict:
-    """Parameters and metrics after so many updates, the exchanges in one of them; greedy returns if `played`."""
+    """Parameters and sums after so many updates, the exchanges in one of them; greedy returns if `played`."""
     module = scripts.script(name)
-    train_keys, eval_keys = module.make_keys(args)
-    init, _ = module.make_train(args)
-    init = jax.jit(module.seed_by_seed(init, args), out_shardings=module.shardings(args, module.abstract_state(args)))
-    state = init(module.everywhere(args, train_keys))
-    eval_keys = module.everywhere(args, eval_keys)
-    if not played:
-        module.make_evaluate = lambda args: lambda params, key, policy: Nothing()
-    train_chunk, evaluate = module.compile_programs(args, state, eval_keys)
+    init, update = module.make_train(args)
+    train_keys, eval_keys = (everywhere(args, keys) for keys in make_keys(args))
+    state = programs.jit_init(args, init, programs.abstract_state(args, init, train_keys))(train_keys)
+    train_chunk = programs.compile_train_chunk(args, repeat(update), state)
+    returns = ()
     state, metrics = train_chunk(state, np.int32(updates))
     envs = {str(leaf.sharding.spec) for leaf in jax.tree.leaves(state.actor.env_state)}
-    returns = evaluate(state.params, eval_keys, module.POLICIES["greedy"]).returns if played else ()
+    if played:
+        evaluate, greedy = make_evaluate(args, *module.make_actor(args)[1:]), module.POLICIES["greedy"]
+        evaluate = programs.compile_evaluate(args, evaluate, state.params, eval_keys, greedy)
+        returns = evaluate(state.params, eval_keys, greedy).returns
     params, metrics = jax.device_get((state.params, metrics))
     return {
         "params": np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)]).astype(float).tolist(),

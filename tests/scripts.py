@@ -8,6 +8,10 @@ import os
 import jax
 import jax.numpy as jnp
 
+from popgym_arcade.baselines.devices.mesh import over_seeds, seed_by_seed
+from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
+from popgym_arcade.baselines.running.metrics import repeat
+
 ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action", "dqn_mlp", "dqn_rnn", "impala_popart")
 PIXEL = tuple(name for name in ALL if name != "ppo_continuous_action")  # they also play popgym_arcade's ids
 SIZES = {"num_envs": 4, "hidden_size": 16, "total_timesteps": 256}
@@ -42,43 +46,43 @@ def arcade(name, **changes):
 
 @functools.lru_cache
 def programs(name, args):
-    module = script(name)
-    init, train_chunk = module.make_train(args)
-    functions = module.seed_by_seed(init, args), module.over_seeds(train_chunk, args, (0, None))
+    """init(keys) and train_chunk(state, num_updates), over all seeds."""
+    init, update = script(name).make_train(args)
+    functions = seed_by_seed(init, args), over_seeds(repeat(update), args, (0, None))
     return tuple(map(jax.jit, functions))
 
 
 def trained(name, args, updates):
-    """State and metrics after some updates. The seed is in the keys alone, so that all seeds share a program."""
+    """State and sums after some updates. The seed is in the keys alone, so that all seeds share a program."""
     init, train_chunk = programs(name, dataclasses.replace(args, seed=0))
-    return train_chunk(init(script(name).make_keys(args)[0]), jnp.int32(updates))
+    return train_chunk(init(make_keys(args)[0]), jnp.int32(updates))
+
+
+def evaluation_program(name, args):
+    """evaluate(params, keys, policy), over all seeds."""
+    _, begin, act = script(name).make_actor(args)
+    return jax.jit(over_seeds(make_evaluate(args, begin, act), args, (0, 0, None)))
 
 
 def learned_return(name, args, seeds=3):
-    """The greedy return that the middle one of several seeds has learned: rounding differs by machine, and so do seeds.
-
-    Only the mean over 64 episodes of each seed is looked at.
-    """
+    """The greedy return of the median of several seeds, over 64 episodes each: rounding differs between machines."""
     args, module = dataclasses.replace(args, num_seeds=seeds, eval_episodes=64).checked(), script(name)
     init, train_chunk = programs(name, args)
     fusions = "xla_cpu_use_fusion_emitters"  # which conftest.py may have switched off
     train_chunk = jax.jit(
         train_chunk, compiler_options={fusions: True} if fusions in os.environ.get("XLA_FLAGS", "") else None
     )
-    train_keys, eval_keys = module.make_keys(args)
+    train_keys, eval_keys = make_keys(args)
     state, _ = train_chunk(init(train_keys), jnp.int32(args.num_updates))
-    evaluate = jax.jit(module.over_seeds(module.make_evaluate(args), args, (0, 0, None)))
-    returns = evaluate(state.params, eval_keys, module.POLICIES["greedy"]).returns  # [seeds, episodes]
-    return float(jnp.median(returns.mean(axis=-1)))
+    returns = evaluation_program(name, args)(state.params, eval_keys, module.POLICIES["greedy"]).returns
+    return float(jnp.median(returns.mean(axis=-1)))  # of [seeds, episodes]
 
 
 def fresh_params(name, args):
-    """The network and its parameters; values of impala_popart.py, which begin at 0, are those of a random layer."""
+    """The network and its parameters; values of impala_popart.py, which start at 0, are those of a random layer."""
     module = script(name)
-    env, env_params = module.make_env(module.tasks(args)[0] if hasattr(module, "tasks") else args)
-    space, actions = env.observation_space(env_params), env.action_space(env_params)
-    network = module.make_network(args, space, getattr(actions, "n", None) or actions.shape[0])
-    params = jax.jit(lambda key: module.init_params(network, space, key))(jax.random.key(0))
+    network, _, _ = module.make_actor(args)
+    params = jax.jit(module.make_train(args)[0])(jax.random.key(0)).params
     if name == "impala_popart":
         head = params["params"]["value"]
         head["kernel"] = 0.1 * jax.random.normal(jax.random.key(1), head["kernel"].shape)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from popgym_arcade import convolution
+from popgym_arcade.baselines.networks import convolution
 
 # size of the kernel, its stride, (window, stride) of the pooling: the paper's, the residual network's, and others
 LAYERS = [

@@ -1,6 +1,5 @@
-"""Several devices: learning as on one, an exchange of gradients and hardly more, refusals of what does not divide."""
+"""Several devices: they learn as one does, and exchange the gradients and little else."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -13,8 +12,10 @@ import numpy as np
 import pytest
 from scripts import ALL, OFF_POLICY, arcade, script, small
 
-import pqn_mlp
-import pqn_rnn
+from popgym_arcade.baselines.devices import minibatches as drawing
+from popgym_arcade.baselines.devices.mesh import anywhere, everywhere
+from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.running.evaluation import make_keys
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +46,7 @@ def test_one_two_and_eight_devices_learn_the_same(name):
     assert not one["exchanges"] and two["exchanges"]
     for several in (two, eight):
         assert_same_learning(one, several)
-        # in a gradient step all gradients together, once, and apart from them a few numbers
+        # in a gradient step all gradients together, once; apart from that only a few numbers
         size = 4 * len(one["params"])
         large = [exchange for exchange in several["exchanges"] if exchange[1] > size // 2]
         assert len(large) == 1 and large[0][0] == "all-reduce" and large[0][2]
@@ -75,7 +76,7 @@ def test_seeds_that_divide_are_put_on_the_devices_and_exchange_nothing():
     one, two = on_devices("pqn_rnn", num_envs=2, num_seeds=4, counts=[1, 2], played=True)
     assert_same_learning(one, two)
     assert two["envs"] == ["P('seeds',)"]
-    assert all(kind == "all-gather" and size < 100 for kind, size, _ in two["exchanges"])  # the metrics, to be logged
+    assert all(kind == "all-gather" and size < 100 for kind, size, _ in two["exchanges"])  # the sums, to be logged
 
 
 @pytest.mark.slow
@@ -85,51 +86,24 @@ def test_else_all_devices_have_environments_of_every_seed():
     assert two["envs"] == ["P(None, 'envs')"]
 
 
-# ------------------------------------------------------------------------------------------------------------ refusals
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_devices_that_are_not_there_are_refused(name):
-    with pytest.raises(pqn_rnn.UserError if name == "pqn_rnn" else script(name).UserError, match="from 1 to 1, or 0"):
-        small(name, num_devices=2)
-
-
-@pytest.mark.parametrize("envs, minibatches, seeds, count, message", [
-    (30, 2, 1, 8, "--num-envs 16 or 32, or --num-devices 5 or 15, or a multiple of 8 as --num-seeds"),
-    (8, 4, 1, 4, "--num-envs 16, or --num-devices 2, or"),
-    (8, 4, 3, 4, "--num-envs 16, or --num-devices 2, or"),
-])  # fmt: skip
-def test_what_does_not_divide_is_refused_with_what_does(monkeypatch, envs, minibatches, seeds, count, message):
-    monkeypatch.setattr(jax, "device_count", lambda: count)
-    args = pqn_rnn.Args(num_envs=envs, num_minibatches=minibatches, num_seeds=seeds)
-    with pytest.raises(pqn_rnn.UserError, match=message):
-        pqn_rnn.check_devices(args, group=minibatches)
-
-
-def test_the_page_has_the_words_of_the_refusal(monkeypatch):
-    monkeypatch.setattr(jax, "device_count", lambda: 8)
-    with pytest.raises(pqn_rnn.UserError) as error:
-        pqn_rnn.check_devices(pqn_rnn.Args(), group=pqn_rnn.Args.num_minibatches)
-    assert f"pqn_rnn.py: error: {error.value}" in " ".join((ROOT / "docs/scaling.md").read_text().split())
-
-
-@pytest.mark.parametrize(
-    "envs, minibatches, seeds, count", [(32, 4, 1, 8), (30, 2, 8, 8), (30, 2, 16, 8), (8, 1, 1, 1)]
-)
-def test_what_divides_is_not_refused(monkeypatch, envs, minibatches, seeds, count):
-    monkeypatch.setattr(jax, "device_count", lambda: count)
-    pqn_rnn.check_devices(pqn_rnn.Args(num_envs=envs, num_minibatches=minibatches, num_seeds=seeds), group=minibatches)
-
-
 # ---------------------------------------------------------------------------------------------------------- minibatches
+
+
+def flat(steps, envs, group):
+    """Steps and environments of minibatches, [minibatches, B], the latter counted over all groups."""
+    steps, envs = map(np.asarray, (steps, envs))
+    envs = envs + group * np.arange(envs.shape[-2])[:, None]
+    return steps.reshape(*steps.shape[:-2], -1), envs.reshape(*envs.shape[:-2], -1)
 
 
 @pytest.mark.parametrize(
     "envs, steps, minibatches", [(8, 1, 4), (8, 1, 1), (4, 128, 4), (6, 10, 4), (16, 3, 12), (2, 5, 10)]
 )
 def test_minibatches_have_each_step_once_and_of_each_group_the_same_share(envs, steps, minibatches):
-    order = jax.jit(pqn_mlp.shuffled, static_argnums=(1, 2, 3))(jax.random.key(0), envs, steps, minibatches)
-    picked_steps, picked_envs = map(np.asarray, order)
+    order = jax.jit(drawing.shuffled, static_argnums=(1, 2, 3))(jax.random.key(0), envs, steps, minibatches)
+    group = drawing.group_size(minibatches, steps)
+    assert [x.shape for x in order] == [(minibatches, envs // group, group * steps // minibatches)] * 2
+    picked_steps, picked_envs = flat(*order, group)
     assert picked_steps.shape == picked_envs.shape == (minibatches, envs * steps // minibatches)
     assert sorted(zip(picked_envs.ravel(), picked_steps.ravel(), strict=True)) == [
         (e, t) for e in range(envs) for t in range(steps)
@@ -144,7 +118,7 @@ def test_minibatches_have_each_step_once_and_of_each_group_the_same_share(envs, 
 def test_minibatches_are_random():
     """Each step comes into each minibatch about equally often, and so do pairs of different groups."""
     keys = jax.random.split(jax.random.key(1), 4000)
-    steps, envs = jax.vmap(lambda key: pqn_mlp.shuffled(key, 4, 4, 4))(keys)  # [4000, 4, 4]
+    steps, envs = flat(*jax.vmap(lambda key: drawing.shuffled(key, 4, 4, 4))(keys), group=1)  # [4000, 4, 4]
     where = np.zeros((4000, 4, 4), int)
     for m in range(4):
         np.put_along_axis(where.reshape(4000, 16), np.asarray(envs[:, m] * 4 + steps[:, m]), m, axis=1)
@@ -153,26 +127,56 @@ def test_minibatches_are_random():
     assert (where[:, 0, 0] == where[:, 1, 0]).mean() == pytest.approx(0.25, abs=0.04)
 
 
-def test_picking_on_one_device_is_indexing():
-    args = dataclasses.replace(small("pqn_mlp"), num_envs=6)
-    x = jnp.arange(4 * 6 * 2).reshape(4, 6, 2)
-    steps, envs = jnp.array([[0, 3], [2, 2]]), jnp.array([[1, 5], [0, 4]])
-    np.testing.assert_array_equal(pqn_mlp.pick_steps(args, x, steps, envs), x[steps, envs])
-    np.testing.assert_array_equal(pqn_rnn.pick(args, x, envs[0]), x[:, envs[0]])
-    np.testing.assert_array_equal(pqn_rnn.pick(args, x[0], envs[0], axis=0), x[0][envs[0]])
+def test_picking_is_indexing():
+    x = np.arange(4 * 6 * 2).reshape(4, 6, 2)  # [T, E, ...] in groups of three environments
+    steps, envs = np.array([[0, 3], [2, 2]]), np.array([[1, 2], [0, 1]])
+    flat_steps, flat_envs = flat(steps, envs, group=3)
+    np.testing.assert_array_equal(drawing.pick_steps(x, steps, envs), x[flat_steps, flat_envs])
+    np.testing.assert_array_equal(drawing.pick_envs(x, envs), x[:, flat_envs])
+    np.testing.assert_array_equal(drawing.pick_envs(x[0], envs, axis=0), x[0][flat_envs])
+
+
+@pytest.mark.parametrize("length", [1, 2, 500, 70_000])
+def test_random_order_has_each_number_once_in_each_row(length):
+    order = np.asarray(drawing.random_order(jax.random.key(0), 3, length))
+    assert order.dtype == np.int32 and (np.sort(order, axis=1) == np.arange(length)).all()
+    assert length < 3 or not (order[0] == order[1]).all()
+
+
+def test_every_order_is_equally_likely():
+    orders = drawing.random_order(jax.random.key(0), 6000, 3)
+    _, counts = np.unique(np.asarray(orders), axis=0, return_counts=True)
+    assert len(counts) == 6 and ((counts > 880) & (counts < 1120)).all()  # four standard deviations
+
+
+def test_anywhere_reduces_over_seeds_too():
+    """So that a cond on it stays a cond."""
+    flags = np.array([[False, False], [False, True]])
+    found = jax.vmap(lambda flags: (anywhere(flags), flags.any()))(flags)
+    assert [x.tolist() for x in found] == [[True, True], [False, True]]
+    assert not jax.vmap(anywhere)(np.zeros((2, 2), bool)).any()
+    branch = lambda flags: jax.lax.cond(anywhere(flags), jnp.sin, jnp.cos, 0.5)  # noqa: E731
+    assert "cond[" in str(jax.make_jaxpr(jax.vmap(branch))(flags))
+
+
+def test_keys_are_the_same_on_every_device():
+    args = small("pqn_mlp", num_seeds=2)
+    keys, _ = make_keys(args)
+    copied = everywhere(args, keys)
+    assert copied.sharding.is_fully_replicated
+    np.testing.assert_array_equal(jax.random.key_data(copied), jax.random.key_data(keys))
 
 
 def test_environments_of_tasks_take_turns():
     """So that neighbours, which a device has, are of all tasks."""
     impala = script("impala_popart")
-    mixed = impala.together([jnp.array([0, 1, 2]), jnp.array([10, 11, 12])])
+    mixed = impala.interleave([jnp.array([0, 1, 2]), jnp.array([10, 11, 12])])
     assert mixed.tolist() == [0, 10, 1, 11, 2, 12]
     args = arcade("impala_popart", env_ids=["CartPoleEasy", "BreakoutEasy"], num_envs=4)
     _, begin, _ = impala.make_actor(args)
     actor = jax.jit(begin, static_argnums=1)(jax.random.key(0), 2)
     alone = [
-        jax.vmap(impala.make_env(task)[0].get_obs)(state)
-        for task, state in zip(impala.tasks(args), actor.env_state, strict=True)
+        jax.vmap(make_env(task)[0].get_obs)(state) for task, state in zip(args.tasks, actor.env_state, strict=True)
     ]
     np.testing.assert_array_equal(actor.obs[::2], alone[0])
     np.testing.assert_array_equal(actor.obs[1::2], alone[1])

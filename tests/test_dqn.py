@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 
 import gymnax
 import jax
@@ -10,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from scripts import arcade, fresh_params, programs, script, small, trained
-from small import assert_equal
+from runs import assert_equal, resumed, rows
+from scripts import arcade, fresh_params, learned_return, programs, script, small, trained
 
 import dqn_mlp
 import dqn_rnn
 import popgym_arcade
-from popgym_arcade import device_memory
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running import checkpoints, memory_use
 
 DQN = ("dqn_mlp", "dqn_rnn")
 # Compiled as a whole: each operation alone is a program too
@@ -403,18 +405,19 @@ def test_storing_states_or_frames_learns_the_same_to_the_last_bit(name):
     assert_equal((one.params, one.target_params), (other.params, other.target_params))
     assert_equal(metrics, other_metrics)
     assert float(metrics["gradient_steps"]) > 4 and float(metrics["grad_norm"]) > 0
-    assert script(name).replay_bytes(frames) > 100 * script(name).replay_bytes(states)
+    needed = [memory_use.memory_needed(args, script(name))["replay buffer"] for args in (states, frames)]
+    assert needed[1] > 100 * needed[0]
 
 
 def test_a_million_steps_fit_where_frames_never_would(monkeypatch, tmp_path):
     args = dqn_mlp.Args(env_id="TetrisHard", run_dir=str(tmp_path / "runs")).checked()
-    assert dqn_mlp.replay_bytes(args) < 0.7e9
-    monkeypatch.setattr(device_memory, "available", lambda: 16 * 10**9)
-    dqn_mlp.check_replay(args)
-    with pytest.raises(dqn_mlp.UserError, match="takes 98 GB of 16: lower it, or use --replay-storage states"):
+    assert memory_use.memory_needed(args, dqn_mlp)["replay buffer"] < 0.7e9
+    monkeypatch.setattr(memory_use, "available", lambda: 16e9)
+    memory_use.check_memory(args, dqn_mlp)
+    advice = "98.3 of it for the replay buffer, .* lower --buffer-size, or use --replay-storage states"
+    with pytest.raises(UserError, match=advice):
         dqn_mlp.main(dataclasses.replace(args, replay_storage="frames").checked())
     assert not list(tmp_path.iterdir())
-    assert device_memory.available() > 10**9
 
 
 @pytest.mark.parametrize("name", DQN)
@@ -426,10 +429,9 @@ def test_a_truncated_step_leads_to_its_final_observation(name):
     actor, act = jax.jit(begin, static_argnums=1)(jax.random.key(1), args.num_envs), jax.jit(act)
     for t in range(3):
         actor, transition, info = act(params, actor, module.POLICIES["greedy"])
-        kept = transition.step if name == "dqn_rnn" else transition.replayed
-        np.testing.assert_array_equal(kept.next_seen, info["final_observation"])
-        assert bool(transition.truncated.all()) == (t == 2) and not kept.terminated.any()
-    assert not np.allclose(kept.next_seen, actor.obs)
+        np.testing.assert_array_equal(transition.next_seen, info["final_observation"])
+        assert bool(transition.truncated.all()) == (t == 2) and not transition.terminated.any()
+    assert not np.allclose(transition.next_seen, actor.obs)
 
 
 def late(name):
@@ -503,17 +505,46 @@ def test_prioritized_replay_learns_and_moves_its_priorities(name):
 @pytest.mark.parametrize("save_buffer", [False, True])
 @pytest.mark.parametrize("name", DQN)
 def test_a_checkpoint_holds_the_buffer_if_asked(name, save_buffer, tmp_path, capsys):
-    module = script(name)
-    args = small(name, run_dir=str(tmp_path), save_buffer=save_buffer)
-    folder = module.main(args)
+    args = small(name, run_dir=str(tmp_path), save_buffer=save_buffer, total_timesteps=192)
+    folder = script(name).main(args)
+    arrays = {array.partition(".")[0] for array in saved_names(folder, 192)}
+    assert ("replay" in arrays) == save_buffer and "params" in arrays
+    for step in (128, 192):
+        shutil.rmtree(folder / "checkpoints" / str(step))
+    before = rows(folder)
     capsys.readouterr()
-    step, state = module.restore_checkpoint(folder, args)
+    resumed(folder)
     said = capsys.readouterr().out
     assert ("the replay buffer starts empty" in said) != save_buffer
-    whole, _ = trained(name, dataclasses.replace(args, save_buffer=False, run_dir="runs"), args.num_updates)
-    assert step == args.total_timesteps
-    assert_equal(whole.params, state.params, atol=1e-5)
-    assert bool(script(name).make_replay(args)[0].can_sample(state.replay)) == save_buffer
-    if save_buffer:
-        assert_equal(whole.replay, state.replay, atol=1e-4)
+    assert save_buffer or f"at step {64 + args.learning_starts}" in said
+    assert not save_buffer or rows(folder) == before
     assert json.loads((folder / "args.json").read_text())["args"]["save_buffer"] == save_buffer
+
+
+def saved_names(folder, step):
+    """The names of the arrays of a checkpoint."""
+    with checkpoints.manager(folder) as manager:
+        return list(manager.item_metadata(step).tree)
+
+
+# ----------------------------------------------------------------------------------------------------------- learning
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_cart_pole_is_learned():
+    """The flags and the budget are those of benchmark/dqn.sh."""
+    flags = {"num_envs": 10, "train_frequency": 10, "batch_size": 128, "hidden_size": 128, "buffer_size": 100_000}
+    flags |= {"learning_rate": 2.5e-4, "target_network_frequency": 2_000, "exploration_fraction": 0.5}
+    args = dqn_mlp.Args(env_id="CartPole-v1", total_timesteps=500_000, max_grad_norm=10, **flags)
+    assert learned_return("dqn_mlp", args.checked()) > 400
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_a_memory_learns_what_no_memory_can():
+    """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""
+    common = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=10",), "total_timesteps": 100_000}
+    common |= {"num_envs": 16, "learning_rate": 1e-3, "hidden_size": 32}
+    assert learned_return("dqn_rnn", dqn_rnn.Args(prev_action=False, **common).checked()) > 0.95
+    assert learned_return("dqn_mlp", dqn_mlp.Args(**common).checked()) < 0.5

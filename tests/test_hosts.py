@@ -1,4 +1,4 @@
-"""Several processes that train together: as one does, and none goes on when another is lost."""
+"""Several processes that train together: they learn as one does, and all end when one is lost."""
 
 import csv
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from popgym_arcade import hosts
+from popgym_arcade.baselines.devices import hosts
 
 ROOT = Path(__file__).parents[1]
 FLAGS = "--env-id CartPole-v1 --num-envs 8 --num-steps 16 --num-minibatches 2 --hidden-size 16 --eval-episodes 8"
@@ -111,7 +111,7 @@ def test_when_a_process_is_lost_the_other_ends_and_the_training_can_go_on(traini
     for process in again.processes[:1]:  # one is told to stop, and both do
         process.send_signal(signal.SIGTERM)
     assert again.end(60) == [128 + signal.SIGTERM] * count, again.said(0) + again.said(count - 1)
-    assert "to go on: " in again.said(0)
+    assert "to resume: " in again.said(0)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""V-trace, PopArt, tasks and lag of impala_popart.py; what all scripts promise is in test_scripts.py."""
+"""V-trace, PopArt, tasks and lag of impala_popart.py; test_contract.py has what all scripts promise."""
 
 import csv
 import dataclasses
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import rlax
 from rlax._src import pop_art as rlax_pop_art
-from scripts import arcade, fresh_params, programs, small, trained
-from small import assert_equal
+from runs import assert_equal, restored
+from scripts import arcade, fresh_params, learned_return, programs, small, trained
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from untrained_agents import STEP, untrained
 
@@ -18,9 +18,16 @@ import evaluate
 import impala_popart
 import saliency
 from impala_popart import PopArt, Transition
+from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import MAX_INT
+from popgym_arcade.baselines.running.checkpoints import save_checkpoint
+from popgym_arcade.baselines.running.folder import make_run_folder
+from popgym_arcade.baselines.running.pictures import save_films
+from popgym_arcade.baselines.running.records import Records
 
 STEPS, ENVS, TASKS, ACTIONS = 12, 6, 3, 4
-NO_CLIP = float(impala_popart.MAX_INT)
+NO_CLIP = float(MAX_INT)
 # Compiled as a whole: each operation alone is a program too
 forward = jax.jit(impala_popart.forward, static_argnums=0)
 vtrace = jax.jit(impala_popart.vtrace, static_argnums=0)
@@ -105,8 +112,8 @@ def test_without_lag_the_first_gradient_step_is_on_policy():
     rho = {}
     for lag, epochs in ((0, 1), (0, 2), (3, 1)):
         args = small("impala_popart", actor_lag=lag, update_epochs=epochs, num_minibatches=1, learning_rate=0.01)
-        init, train_chunk = impala_popart.make_train(args)
-        _, metrics = jax.jit(train_chunk)(jax.jit(init)(jax.random.key(0)), jnp.int32(4))
+        init, train_chunk = programs("impala_popart", args)
+        _, metrics = train_chunk(init(jax.random.key(0)), jnp.int32(4))
         rho[lag, epochs] = float(metrics["rho"] / metrics["gradient_steps"])
     assert rho[0, 1] == pytest.approx(1, abs=1e-5)
     assert abs(rho[0, 2] - 1) > 1e-4 and abs(rho[3, 1] - 1) > 1e-4
@@ -121,9 +128,8 @@ def test_a_rollout_of_one_step_is_learned_from_and_explains_nothing():
 def test_the_player_lags_behind():
     """`past` holds the parameters before each of the last updates, the oldest first."""
     args = small("impala_popart", actor_lag=2)
-    init, train_chunk = impala_popart.make_train(args)
-    train_chunk = jax.jit(train_chunk)
-    state, seen = jax.jit(init)(jax.random.key(0)), []
+    init, train_chunk = programs("impala_popart", args)
+    state, seen = init(jax.random.key(0)), []
     for _ in range(4):
         seen.append(state.params["params"]["policy"]["bias"])
         state, _ = train_chunk(state, jnp.int32(1))
@@ -370,8 +376,8 @@ def test_environments_are_divided_over_tasks_and_play_their_own_game():
     actor = jax.jit(begin, static_argnums=1)(jax.random.key(0), 2)
     assert [type(state).__module__.rpartition(".")[2] for state in actor.env_state] == ["cartpole", "navigator"]
     after, _, infos = jax.jit(act)(params, actor, impala_popart.SAMPLE)
-    for i, (task, state, info) in enumerate(zip(impala_popart.tasks(args), after.env_state, infos, strict=True)):
-        env, _ = impala_popart.make_env(task)
+    for i, (task, state, info) in enumerate(zip(args.tasks, after.env_state, infos, strict=True)):
+        env, _ = make_env(task)
         np.testing.assert_array_equal(jax.jit(jax.vmap(env.get_obs))(state), after.obs[i::2])
         assert info["final_state"].time.shape == (2,)
 
@@ -499,9 +505,9 @@ def test_values_of_several_tasks_have_to_be_chosen_from():
 def test_checkpoints_are_kept_from_each_multiple_on(tmp_path):
     """Steps that do not fall on multiples, but none that a stop left off the grid, and the last three in any case."""
     args = small("impala_popart", run_dir=str(tmp_path), log_every=32, checkpoint_every=40, save_every=100)
-    run = impala_popart.make_run_folder(args)
+    run = make_run_folder(args)
     for step in (64, 96, 144, 160, 192, 200, 256, 288, 384, 416, 448, 480):
-        impala_popart.save_checkpoint(run, step, {"params": jnp.ones(2)})
+        save_checkpoint(run, args, step, {"params": jnp.ones(2)})
     kept = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
     assert kept == [160, 256, 384, 416, 448, 480]
 
@@ -514,13 +520,13 @@ def test_several_tasks_with_memory_lag_and_popart_resume_bit_equal(tmp_path):
     """Saved after two updates and restored: the same state as without a break after five."""
     args = small("impala_popart", run_dir=str(tmp_path), **EVERYTHING)
     state, _ = trained("impala_popart", args, 2)
-    run = impala_popart.make_run_folder(args)
-    impala_popart.save_checkpoint(run, 64, state)
-    _, restored = impala_popart.restore_checkpoint(run, args)
-    assert_equal(restored, state)
-    assert int(restored.params["popart"]["statistics"].updates[0]) > 0
+    run = make_run_folder(args)
+    save_checkpoint(run, args, 64, state)
+    _, again = restored(run)
+    assert_equal(again, state)
+    assert int(again.params["popart"]["statistics"].updates[0]) > 0
     _, train_chunk = programs("impala_popart", dataclasses.replace(args, seed=0))
-    assert_equal(train_chunk(restored, jnp.int32(3))[0], trained("impala_popart", args, 5)[0])
+    assert_equal(train_chunk(again, jnp.int32(3))[0], trained("impala_popart", args, 5)[0])
 
 
 def test_several_tasks_in_several_seeds_equal_each_alone():
@@ -561,10 +567,10 @@ def test_returns_of_tasks_are_normalized_between_random_and_best(tmp_path):
     random, greedy = rng.uniform(-0.9, 0.9, (2, 2, args.eval_episodes * 2))  # of each seed, the tasks in turns
 
     def curve(args):
-        records = impala_popart.Records(impala_popart.make_run_folder(args), args)
+        records = Records(make_run_folder(args), args)
         for step, policy, returns in ((0, "random", random), (64, "greedy", greedy)):
-            episodes = impala_popart.Evaluation((), returns, np.ones_like(returns), np.ones_like(returns, bool))
-            records.evaluation(step, policy, episodes, 1.0)
+            returns = returns.reshape(2, -1, 2).swapaxes(1, 2)  # [seeds, tasks, episodes]
+            records.evaluation(step, policy, returns, np.ones_like(returns), 1.0)
         records.close()
         return records.folder
 
@@ -585,7 +591,8 @@ def test_returns_of_tasks_are_normalized_between_random_and_best(tmp_path):
 def test_each_task_is_filmed(tmp_path):
     args = small("impala_popart", **TWO)
     _, params = fresh_params("impala_popart", args)
-    impala_popart.record_episode(args, params, jax.random.key(1), tmp_path / "episode.gif")
+    program = *impala_popart.make_actor(args)[1:], impala_popart.POLICIES["greedy"]
+    save_films(args, tmp_path, program, params, jax.random.key(1))
     names = [f"episode_{task}.gif" for task in ("CartPoleEasy", "NavigatorEasy")]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
@@ -598,7 +605,7 @@ REFUSED = {
     "uneven": ({"env_ids": ("BreakoutEasy", "CartPoleEasy", "TetrisEasy")}, "use 3 or 6"),
     "scales": ({"reward_scales": (1.0, 2.0)}, "--reward-scales: 2 numbers for 1 tasks"),
     "scale": ({"reward_scales": (0.0,)}, "--reward-scales 0.0: use numbers above 0"),
-    "twice": ({"env_ids": ("CartPole-v1",) * 2}, "is there twice: leave it out, or use other --reward-scales"),
+    "twice": ({"env_ids": ("CartPole-v1",) * 2}, "twice: leave one out, or give them different --reward-scales"),
     "save_every": ({"save_every": 32}, "use a --checkpoint-every from 1 to 32"),
     "optimizer": ({"optimizer": "sgd"}, "use one of adam, rmsprop"),
     "lag": ({"actor_lag": -1}, "--actor-lag -1: use a number from 0 to 1000"),
@@ -613,7 +620,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_is_refused(case):
     changes, message = REFUSED[case]
-    with pytest.raises(impala_popart.UserError) as raised:
+    with pytest.raises(UserError) as raised:
         small("impala_popart", **changes)
     assert message in str(raised.value)
 
@@ -623,4 +630,13 @@ def test_names_of_tasks():
         impala_popart.Args(), env_ids=("BreakoutEasy", "TetrisEasy", "BreakoutEasy"), reward_scales=(1.0, 2.0, 1000.0)
     )
     assert args.task_names == ("BreakoutEasy_x1", "TetrisEasy", "BreakoutEasy_x1000")
-    assert args.env_id == "multi-3" and impala_popart.tasks(args)[1].env_id == "TetrisEasy"
+    assert args.env_id == "multi-3" and args.tasks[1].env_id == "TetrisEasy"
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_two_tasks_of_different_scales_are_learned_together():
+    """CartPole twice, its rewards once multiplied by 100: with PopArt both are learned. Random play gets 22."""
+    tasks = {"env_ids": ("CartPole-v1",) * 2, "reward_scales": (1.0, 100.0), "value_normalization": "popart"}
+    flags = {"num_envs": 16, "num_steps": 32, "num_minibatches": 4, "hidden_size": 64, "learning_rate": 1e-3}
+    assert learned_return("impala_popart", small("impala_popart", total_timesteps=400_000, **tasks, **flags)) > 300

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from scripts import fresh_params, programs, script, small
+from scripts import fresh_params, learned_return, programs, script, small
 
 import ppo_mlp
 import ppo_rnn
@@ -177,7 +177,7 @@ def test_a_policy_that_moves_too_far_stops_learning_from_the_rollout():
     assert steps == {(1, None): 2, (3, 1e-6): 2, (3, None): 6}
     counts = {key: int(state.opt_state[1].count) for key, (state, _) in states.items()}
     assert counts == steps
-    # (the order of the minibatches hangs on the number of epochs: compare how far, not where to)
+    # (the order of the minibatches depends on the number of epochs: compare how far, not where to)
     kls = {key: float(metrics["approx_kl"]) / steps[key] for key, (_, metrics) in states.items()}
     assert kls[3, 1e-6] < kls[3, None] / 2
 
@@ -245,3 +245,44 @@ def test_training_reads_the_memory_that_acting_had():
     log_prob = jax.nn.log_softmax(output.logits)
     taken = jnp.take_along_axis(log_prob, rollout.action[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(taken, rollout.log_prob, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ppo_rnn", "impala_popart"])
+def test_scripts_share_their_mathematics(name):
+    module, logits = script(name), jax.random.normal(jax.random.key(0), (50, ACTIONS))
+    for policy in range(3):
+        actions = [m.choose(jax.random.key(1), logits, policy) for m in (ppo_mlp, module)]
+        np.testing.assert_array_equal(*actions)
+    value, target = jax.random.normal(jax.random.key(2), (2, 40))
+    assert module.explained_variance(value, target) == ppo_mlp.explained_variance(value, target)
+
+
+def test_the_loss_and_the_advantages_are_those_of_ppo_mlp():
+    rollout, next_value = rollout_of()
+    fields = {field.name: None for field in dataclasses.fields(ppo_rnn.Transition)} | dict(vars(rollout))
+    other, output = ppo_rnn.Transition(**fields), output_of()
+    np.testing.assert_array_equal(ppo_rnn.gae(other, next_value, 0.9, 0.8), ppo_mlp.gae(rollout, next_value, 0.9, 0.8))
+    advantage = ppo_mlp.gae(rollout, next_value, 0.9, 0.8)
+    losses = [
+        module.ppo_loss(small(name), module.Output(output.logits, output.value), batch, advantage, advantage)[0]
+        for name, module, batch in (("ppo_mlp", ppo_mlp, rollout), ("ppo_rnn", ppo_rnn, other))
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_cart_pole_is_learned():
+    """Random play gets 22; the flags and the budget are those of benchmark/classic_control.sh."""
+    flags = {"num_envs": 4, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4, "hidden_size": 64}
+    assert learned_return("ppo_mlp", small("ppo_mlp", total_timesteps=500_000, **flags)) > 400
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_a_memory_learns_what_no_memory_can():
+    """MemoryChain: remember one bit for ten steps. Return 1 with memory, 0 on average without."""
+    common = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=10",), "total_timesteps": 100_000}
+    common |= {"num_envs": 16, "learning_rate": 1e-3, "hidden_size": 32, "num_steps": 32, "num_minibatches": 4}
+    assert learned_return("ppo_rnn", ppo_rnn.Args(prev_action=False, **common).checked()) > 0.95
+    assert learned_return("ppo_mlp", ppo_mlp.Args(**common).checked()) < 0.5

@@ -1,17 +1,18 @@
 """ppo_continuous_action.py: normalisation, the policy's distribution, bounds, and that both survive a checkpoint."""
 
 import dataclasses
-import errno
-import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from runs import assert_equal, restored
 from scripts import fresh_params, learned_return, small, trained
-from small import assert_equal
 
 import ppo_continuous_action as script
+from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.running.checkpoints import save_checkpoint
+from popgym_arcade.baselines.running.folder import make_run_folder
 from ppo_continuous_action import Moments, Output, Transition
 
 NAME = "ppo_continuous_action"
@@ -70,7 +71,7 @@ def test_policies():
 def test_actions_are_clipped_when_played_and_kept_as_they_were():
     """Pendulum takes -2 to 2: a mean of 9 moves it as 2 does, and the log-probability is that of 9."""
     args = small(NAME)
-    env, env_params = script.make_env(args)
+    env, env_params = make_env(args)
     _, begin, act = script.make_actor(args)
     _, params = fresh_params(NAME, args)
     head = params["params"]["actor"]["Dense_2"]
@@ -101,7 +102,7 @@ def test_observations_are_normalised_by_their_moments():
     np.testing.assert_allclose(raw.value, want.value, atol=1e-5)
 
 
-def test_what_is_learned_does_not_hang_on_the_scale_of_rewards():
+def test_what_is_learned_does_not_depend_on_the_scale_of_rewards():
     """MountainCarContinuous pays through its parameters nothing that could be scaled: scale by hand instead."""
     rng = np.random.default_rng(3)
     sums = jnp.asarray(rng.normal(size=500), jnp.float32)
@@ -116,11 +117,9 @@ def test_the_normaliser_is_in_the_checkpoint(tmp_path):
     moments = state.params["moments"]["obs"]
     assert float(moments.count) == pytest.approx(96, rel=1e-5) and float(state.reward_moments.count) > 95
     assert float(jnp.abs(moments.mean).max()) > 0 and float(state.reward_moments.var) != 1
-    folder = script.make_run_folder(args)
-    script.save_checkpoint(folder, 96, state)
-    _, restored = script.restore_checkpoint(folder, args)
-    assert_equal(state, restored)
-    assert_equal(script.load_run(folder)[1]["moments"], state.params["moments"])
+    folder = make_run_folder(args)
+    save_checkpoint(folder, args, 96, state)
+    assert_equal(state, restored(folder)[1])
 
 
 def test_normalisation_can_be_left_out():
@@ -136,28 +135,3 @@ def test_pendulum_is_learned():
     """Random play gets about -1200 in 200 steps."""
     args = small(NAME, num_envs=16, num_steps=128, num_minibatches=16, update_epochs=10, gamma=0.9, learning_rate=1e-3)
     assert learned_return(NAME, dataclasses.replace(args, total_timesteps=300_000, hidden_size=64), seeds=5) > -400
-
-
-def test_a_training_that_diverges_or_cannot_write_ends_in_one_line(tmp_path, monkeypatch):
-    """`main` is a text of its own here, without films and several hosts."""
-    run_updates = script.run_updates
-
-    def diverged(*args):
-        state, sums, seconds = run_updates(*args)
-        return state, sums | {"grad_norm": sums["grad_norm"] * np.nan}, seconds
-
-    args = small(NAME, run_dir=str(tmp_path / "runs"))
-    with monkeypatch.context() as patch:
-        patch.setattr(script, "run_updates", diverged)
-        with pytest.raises(script.Diverged, match="^grad_norm became nan before step"):
-            script.main(args)
-    (tmp_path / "full").mkdir()
-
-    def save_on_full_disk(*args):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(script, "save_checkpoint", save_on_full_disk)
-        with pytest.raises(script.CannotWrite, match="No space left") as error:
-            script.main(dataclasses.replace(args, run_dir=str(tmp_path / "full")))
-    assert error.value.exit_code == 4

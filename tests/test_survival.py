@@ -1,11 +1,9 @@
-"""What a training survives: a disk that is full, a loss that is no number, kill -9. benchmark/soak.py tries more of it.
+"""What a training survives: a full disk, a loss that becomes NaN, kill -9 while saving. benchmark/soak.py tries more.
 
-Here pqn_mlp.py stands for all scripts, whose parts for this are equal (test_copies.py). How a signal, a damaged
-checkpoint or two runs in one second end is in test_pqn_rnn_runs.py.
+pqn_mlp.py stands for all scripts. Signals and damaged checkpoints are in test_resume.py.
 """
 
 import contextlib
-import csv
 import json
 import re
 import resource
@@ -14,21 +12,25 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import psutil
 import pytest
+from runs import FLAGS, ROOT, assert_end_alike, command, loaded_params, only, restored, resumed, saved_steps
 from scripts import small
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import pqn_mlp
+from popgym_arcade.baselines.errors import CannotWrite, Diverged, UserError
+from popgym_arcade.baselines.running import checkpoints
+from popgym_arcade.baselines.running import run as running
+from popgym_arcade.baselines.running.folder import one_line_for_disk_errors
+from popgym_arcade.baselines.running.metrics import check_finite
+from popgym_arcade.baselines.running.records import Records
+from popgym_arcade.baselines.running.run import Run
 
-ROOT = Path(__file__).parent.parent
-FLAGS = "--env-id CartPole-v1 --num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 256"
-FLAGS += " --log-every 64 --eval-every 128 --checkpoint-every 64 --eval-episodes 3"  # those of `small`
-LINE = "put that right, then go on from its last checkpoint"
+LINE = "fix that, then resume from the last checkpoint"
 MB = 2**20
 
 
@@ -40,12 +42,11 @@ def unbroken(tmp_path_factory):
 
 @pytest.fixture
 def begin(tmp_path):
-    """Starts the same run on the command line, with more flags; kills what is left of it at the end."""
+    """Starts the script on the command line; kills what is left of it at the end."""
     processes = []
 
     def start(*flags, by=()):
-        line = [*by, sys.executable, str(ROOT / "pqn_mlp.py"), *map(str, flags)]
-        processes.append(subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        processes.append(command(*flags, by=by))
         return processes[-1]
 
     yield start
@@ -54,42 +55,15 @@ def begin(tmp_path):
         process.communicate()
 
 
-def only(folder):
-    (run,) = folder.iterdir()
-    return run
-
-
-def saved_steps(run):
-    return sorted(int(path.parent.name) for path in run.glob("checkpoints/*/sha256.json"))
-
-
-def resumed(run):
-    return pqn_mlp.main(pqn_mlp.parse_args(["--resume", str(run)]))
-
-
-def assert_ends_alike(one, other):
-    """Every array of the last checkpoint and every row of eval.csv, but for the time it took."""
-    endings = []
-    for run in (one, other):
-        step, state = pqn_mlp.restore_checkpoint(run, pqn_mlp.read_args(run))
-        with (run / "eval.csv").open() as file:
-            rows = [{k: v for k, v in row.items() if k != "wall_seconds"} for row in csv.DictReader(file)]
-        endings.append((step, rows, pqn_mlp.named_arrays(state)))
-    assert endings[0][:2] == endings[1][:2] and len(endings[0][1]) == 3
-    assert endings[0][2].keys() == endings[1][2].keys()
-    for name, array in endings[0][2].items():
-        np.testing.assert_array_equal(array, endings[1][2][name], err_msg=name)
-
-
-def assert_one_line(process, code, words, err=None):
-    err = process.communicate(timeout=300)[1] if err is None else err
+def assert_one_line(process, code, words):
+    err = process.communicate(timeout=300)[1]
     assert process.returncode == code, err
     assert err.startswith("pqn_mlp.py: error: ") and err.count("\n") == 1 and words in err
 
 
 @contextlib.contextmanager
 def files_up_to(size):
-    """Within it no file of this process grows above so many bytes: the kernel's own error, for root too."""
+    """Inside it no file of this process grows above this many bytes: the kernel's own error, also for root."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -99,7 +73,7 @@ def files_up_to(size):
 
 
 def from_call(number, function, instead):
-    """`function`, in place of which `instead` is called from its call of that number on (the first is 1)."""
+    """`function`, replaced by `instead` from the call of that number on (the first is 1)."""
     calls = []
 
     def wrapped(*args):
@@ -112,30 +86,30 @@ def from_call(number, function, instead):
 # ---------------------------------------------------------------------------------------------------------- the loss
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_the_checkpoints_of_before_go_on(unbroken, tmp_path, monkeypatch):
-    run_updates = pqn_mlp.run_updates
+def test_a_nan_ends_the_run_and_earlier_checkpoints_can_be_resumed(unbroken, tmp_path, monkeypatch):
+    train = Run.train
 
-    def poisoned(train_chunk, state, *rest):
+    def poisoned(run, train_chunk, state):
         params = jax.tree.map(lambda x: x * np.float32(np.nan), state.params)
-        return run_updates(train_chunk, state.replace(params=params), *rest)
+        return train(run, train_chunk, state.replace(params=params))
 
     with monkeypatch.context() as patch:
-        patch.setattr(pqn_mlp, "run_updates", from_call(3, run_updates, poisoned))
-        with pytest.raises(pqn_mlp.Diverged, match=r"^\w+ became nan before step 192: .*kept") as error:
+        patch.setattr(Run, "train", from_call(3, train, poisoned))
+        with pytest.raises(Diverged, match=r"^\w+ became nan before step 192: .*kept") as error:
             pqn_mlp.main(small("pqn_mlp", run_dir=str(tmp_path)))
     assert error.value.exit_code == 3 and "\n" not in str(error.value)
     run = only(tmp_path)
     assert saved_steps(run) == [64, 128]
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(pqn_mlp.load_run(run)[1]))
-    assert_ends_alike(resumed(run), unbroken)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(loaded_params(run)))
+    assert_end_alike(resumed(run), unbroken)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_every_number_that_is_not_finite_is_noticed(bad):
     args = small("pqn_mlp", num_seeds=3)
-    pqn_mlp.check_finite(args, {"td_loss": np.ones(3), "episodes": np.arange(3)}, 64)
-    with pytest.raises(pqn_mlp.Diverged, match=f"grad_norm became {bad} in 1 of the seeds before step 64"):
-        pqn_mlp.check_finite(args, {"td_loss": np.ones(3), "grad_norm": np.array([1, bad, 1])}, 64)
+    check_finite(args, {"td_loss": np.ones(3), "episodes": np.arange(3)}, 64)
+    with pytest.raises(Diverged, match=f"grad_norm became {bad} in 1 of the seeds before step 64"):
+        check_finite(args, {"td_loss": np.ones(3), "grad_norm": np.array([1, bad, 1])}, 64)
 
 
 @pytest.mark.slow
@@ -146,7 +120,7 @@ def test_an_overflow_on_the_command_line_is_one_line_and_exit_code_3(begin, tmp_
     process = begin(*line.split(), *world.split(), "max_steps_in_episode=2000", "--run-dir", tmp_path)
     assert_one_line(process, 3, "before step ")
     run = only(tmp_path)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(pqn_mlp.load_run(run)[1]))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(loaded_params(run)))
 
 
 # ---------------------------------------------------------------------------------------------------------- the disk
@@ -154,54 +128,54 @@ def test_an_overflow_on_the_command_line_is_one_line_and_exit_code_3(begin, tmp_
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of orbax's threads
 def test_a_disk_that_is_full_while_saving(unbroken, tmp_path, monkeypatch):
-    save = pqn_mlp.save_checkpoint
+    save = running.save_checkpoint
 
     def save_on_full_disk(*args):
         with files_up_to(1000):
             save(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pqn_mlp, "save_checkpoint", from_call(2, save, save_on_full_disk))
-        with pytest.raises(pqn_mlp.CannotWrite, match=f"^{re.escape(str(tmp_path))}: File too large; {LINE}$") as error:
+        patch.setattr(running, "save_checkpoint", from_call(2, save, save_on_full_disk))
+        with pytest.raises(CannotWrite, match=f"^{re.escape(str(tmp_path))}: File too large; {LINE}$") as error:
             pqn_mlp.main(small("pqn_mlp", run_dir=str(tmp_path)))
     assert error.value.exit_code == 4
     run = only(tmp_path)
     assert saved_steps(run) == [64] and len(list((run / "checkpoints").iterdir())) == 2  # one is unfinished
-    assert_ends_alike(resumed(run), unbroken)
+    assert_end_alike(resumed(run), unbroken)
     assert saved_steps(run) == sorted(int(path.name) for path in (run / "checkpoints").iterdir()) == [128, 192, 256]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's thread
 def test_a_disk_that_is_full_while_logging(unbroken, tmp_path, monkeypatch):
-    log_point, full = pqn_mlp.log_point, contextlib.ExitStack()
+    log, full = Run.log, contextlib.ExitStack()
 
-    def log_on_full_disk(records, *rest):  # TensorBoard's thread writes when it likes: the disk stays full
-        full.enter_context(files_up_to(max(path.stat().st_size for path in records.folder.glob("events*"))))
-        log_point(records, *rest)
+    def log_on_full_disk(run, curves):  # TensorBoard's thread writes when it likes: the disk stays full
+        full.enter_context(files_up_to(max(path.stat().st_size for path in run.folder.glob("events*"))))
+        log(run, curves)
 
     with monkeypatch.context() as patch, full:
-        patch.setattr(pqn_mlp, "log_point", from_call(3, log_point, log_on_full_disk))
-        with pytest.raises(pqn_mlp.CannotWrite, match=f"^{re.escape(str(tmp_path))}: File too large; {LINE}$"):
+        patch.setattr(Run, "log", from_call(3, log, log_on_full_disk))
+        with pytest.raises(CannotWrite, match=f"^{re.escape(str(tmp_path))}: File too large; {LINE}$"):
             pqn_mlp.main(small("pqn_mlp", run_dir=str(tmp_path)))
     run = only(tmp_path)
     assert saved_steps(run) == [64, 128]
-    assert_ends_alike(resumed(run), unbroken)
+    assert_end_alike(resumed(run), unbroken)
 
 
 def test_a_disk_that_is_full_while_writing_the_table(unbroken, tmp_path, monkeypatch):
-    write = pqn_mlp.Records.write_evaluations
+    write = Records.write_evaluations
 
     def write_on_full_disk(records):
         with files_up_to((records.folder / "eval.csv").stat().st_size):
             write(records)
 
     with monkeypatch.context() as patch:  # the third time is that of step 128
-        patch.setattr(pqn_mlp.Records, "write_evaluations", from_call(3, write, write_on_full_disk))
-        with pytest.raises(pqn_mlp.CannotWrite, match=f"^{re.escape(str(tmp_path))}: File too large; {LINE}$"):
+        patch.setattr(Records, "write_evaluations", from_call(3, write, write_on_full_disk))
+        with pytest.raises(CannotWrite, match=f"^{re.escape(str(tmp_path))}: File too large; {LINE}$"):
             pqn_mlp.main(small("pqn_mlp", run_dir=str(tmp_path)))
     run = only(tmp_path)
     assert saved_steps(run) == [64]
-    assert_ends_alike(resumed(run), unbroken)
+    assert_end_alike(resumed(run), unbroken)
 
 
 @pytest.mark.slow
@@ -242,24 +216,24 @@ def test_a_folder_that_may_not_be_written_to(begin, tmp_path):
 
 @pytest.mark.parametrize("kind", [OSError(12, "Cannot allocate memory"), ValueError("a shape"), RuntimeError("XLA")])
 def test_an_error_that_is_none_of_the_disk_is_shown_as_it_is(kind):
-    with pytest.raises(type(kind)) as error, pqn_mlp.writing("runs"):
+    with pytest.raises(type(kind)) as error, one_line_for_disk_errors("runs"):
         raise kind
     assert error.value is kind
 
 
 def test_the_events_are_removed_while_it_runs(unbroken, tmp_path, monkeypatch):
-    log_point = pqn_mlp.log_point
+    log = Run.log
 
-    def remove_and_log(records, sums, step, *rest):
-        for path in records.folder.glob("events.*") if step == 128 else ():
+    def remove_and_log(run, curves):
+        for path in run.folder.glob("events.*") if run.step == 128 else ():
             path.unlink()
-        log_point(records, sums, step, *rest)
+        log(run, curves)
 
-    monkeypatch.setattr(pqn_mlp, "log_point", remove_and_log)
+    monkeypatch.setattr(Run, "log", remove_and_log)
     run = pqn_mlp.main(small("pqn_mlp", run_dir=str(tmp_path)))
     events = EventAccumulator(str(run)).Reload()
     assert [point.step for point in events.Scalars("losses/td_loss")] == [128, 192, 256]  # that of 64 is gone
-    assert_ends_alike(run, unbroken)
+    assert_end_alike(run, unbroken)
 
 
 # ------------------------------------------------------------------------------------------------- kill -9, versions
@@ -267,7 +241,10 @@ def test_the_events_are_removed_while_it_runs(unbroken, tmp_path, monkeypatch):
 
 KILLED = """
 import os, sys
+import orbax.checkpoint as ocp
 import pqn_mlp
+from popgym_arcade.baselines.running import checkpoints
+from popgym_arcade.baselines.running.command_line import parse_args
 
 def killed_in_second_call(function, calls=[]):
     def wrapped(*args, **options):
@@ -276,7 +253,7 @@ def killed_in_second_call(function, calls=[]):
     return wrapped
 
 PLACE.NAME = killed_in_second_call(PLACE.NAME)
-pqn_mlp.main(pqn_mlp.parse_args(sys.argv[1:]))
+pqn_mlp.main(parse_args(pqn_mlp.Args, sys.argv[1:]))
 """
 
 
@@ -284,8 +261,8 @@ pqn_mlp.main(pqn_mlp.parse_args(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("place", "name", "left"),
     [
-        ("pqn_mlp.ocp.PyTreeCheckpointHandler", "finalize", r"128\.orbax-checkpoint-tmp"),  # written, not yet renamed
-        ("pqn_mlp", "file_digests", "128"),  # renamed, without digests
+        ("ocp.PyTreeCheckpointHandler", "finalize", r"128\.orbax-checkpoint-tmp"),  # written, not yet renamed
+        ("checkpoints", "file_digests", "128"),  # renamed, without digests
     ],
 )
 def test_killed_while_it_saves_and_resumed_equals_unbroken(unbroken, tmp_path, place, name, left):
@@ -296,7 +273,7 @@ def test_killed_while_it_saves_and_resumed_equals_unbroken(unbroken, tmp_path, p
     run = only(tmp_path)
     assert saved_steps(run) == [64]
     assert any(re.match(left, path.name) for path in (run / "checkpoints").iterdir())
-    assert_ends_alike(resumed(run), unbroken)
+    assert_end_alike(resumed(run), unbroken)
 
 
 def test_a_checkpoint_whose_files_another_version_would_have_written_is_refused(unbroken, tmp_path):
@@ -304,10 +281,10 @@ def test_a_checkpoint_whose_files_another_version_would_have_written_is_refused(
     run = shutil.copytree(unbroken, tmp_path / "run")
     checkpoint = run / "checkpoints" / "256"
     (checkpoint / "default" / "_METADATA").unlink()
-    (checkpoint / "sha256.json").write_text(json.dumps(pqn_mlp.file_digests(checkpoint)))
+    (checkpoint / "sha256.json").write_text(json.dumps(checkpoints.file_digests(checkpoint)))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(pqn_mlp.UserError, match="256") as error:
-        pqn_mlp.restore_checkpoint(run, pqn_mlp.read_args(run))
+    with pytest.raises(UserError, match="256") as error:
+        restored(run)
     assert "\n" not in str(error.value) and error.value.exit_code == 2
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
@@ -317,14 +294,14 @@ def test_a_checkpoint_whose_files_another_version_would_have_written_is_refused(
 
 def test_memory_does_not_grow_with_the_chunks(tmp_path, monkeypatch):
     """Of this process, without the files that it has mapped; the first 200 chunks are left out."""
-    process, used, log_point = psutil.Process(), [], pqn_mlp.log_point
+    process, used, log = psutil.Process(), [], Run.log
 
     def log_and_look(*args):
-        log_point(*args)
+        log(*args)
         now = process.memory_info()
         used.append((now.rss - now.shared) / MB)
 
-    monkeypatch.setattr(pqn_mlp, "log_point", log_and_look)
+    monkeypatch.setattr(Run, "log", log_and_look)
     cadences = {"log_every": 32, "eval_every": 0, "checkpoint_every": 0}
     pqn_mlp.main(small("pqn_mlp", total_timesteps=32 * 600, run_dir=str(tmp_path), **cadences))
     assert len(used) == 600

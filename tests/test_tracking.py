@@ -10,9 +10,14 @@ import types
 from pathlib import Path
 
 import pytest
+from runs import parsed, resumed
 from scripts import ALL, script, small
 
 from benchmark.report import read_events
+from popgym_arcade.baselines.errors import Diverged, UserError
+from popgym_arcade.baselines.running import folder as run_folder
+from popgym_arcade.baselines.running import run as running
+from popgym_arcade.baselines.running.records import Records
 
 ROOT = Path(__file__).parent.parent
 FLAGS = "--env-id CartPole-v1 --num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 64"
@@ -97,28 +102,26 @@ def test_every_point_is_mirrored(name, more, wandb, tmp_path):
 
 
 def test_a_resumed_run_is_the_same_one_and_has_no_point_twice(wandb, tmp_path, monkeypatch, capsys):
-    module = script("pqn_mlp")
-    save = module.save_checkpoint
+    save = running.save_checkpoint
 
-    def save_the_first(folder, step, state):
+    def save_the_first(folder, args, step, state):
         if step > 64:
-            raise module.Diverged("here it ends")
-        save(folder, step, state)
+            raise Diverged("here it ends")
+        save(folder, args, step, state)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "save_checkpoint", save_the_first)
-        with pytest.raises(module.Diverged):
-            module.main(small("pqn_mlp", track=True, run_dir=str(tmp_path)))
+        patch.setattr(running, "save_checkpoint", save_the_first)
+        with pytest.raises(Diverged):
+            script("pqn_mlp").main(small("pqn_mlp", track=True, run_dir=str(tmp_path)))
     (folder,) = tmp_path.iterdir()
     (first,) = wandb.runs
     assert max(steps_of(mirrored(first))["losses/td_loss"]) == 128 and first.exit_codes == [1]
-    args = module.parse_args(["--resume", str(folder)])
     with monkeypatch.context() as patch:
         patch.setattr(wandb, "init", refuse)
-        with pytest.raises(module.UserError, match="^--track: ConnectionError: no such server$"):
-            module.main(args)
+        with pytest.raises(UserError, match="^--track: ConnectionError: no such server$"):
+            resumed(folder)
     assert saved_steps(folder) == [64]
-    assert module.main(args) == folder
+    assert resumed(folder) == folder
     _, second = wandb.runs
     assert second.about["id"] == first.about["id"] and second.exit_codes == [0]
     expected = steps_of(curves(folder))
@@ -136,7 +139,7 @@ def test_the_mirror_ends_after_the_last_checkpoint_and_an_error_there_ends_no_tr
     args = small(name, track=True, total_timesteps=64, checkpoint_every=0, run_dir=str(tmp_path))
     folder = script(name).main(args)
     assert wandb.runs[0].saved == [64] and (folder / "curve.png").exists()
-    told = "--track: going on without Weights & Biases: ConnectionError: no such server\n"
+    told = "--track: continuing without Weights & Biases: ConnectionError: no such server\n"
     assert capsys.readouterr().err.count(told) == 1
 
 
@@ -147,26 +150,24 @@ def test_a_mirror_that_breaks_on_the_way_ends_no_training(wandb, tmp_path, monke
     (run,) = wandb.runs
     assert len(run.points) == 3 and not run.exit_codes
     assert saved_steps(folder) == [64] and "eval/episodic_return" in curves(folder)
-    told = "--track: going on without Weights & Biases: ConnectionError: no such server\n"
+    told = "--track: continuing without Weights & Biases: ConnectionError: no such server\n"
     assert capsys.readouterr().err.count(told) == 1
 
 
 def test_runs_that_begin_in_one_second_are_several(wandb, tmp_path, monkeypatch):
-    module = script("pqn_mlp")
-    monkeypatch.setattr(module.time, "strftime", lambda _: "20260101-000000")
+    monkeypatch.setattr(run_folder.time, "strftime", lambda _: "20260101-000000")
     for run_dir in (tmp_path / "one", tmp_path / "other"):
         args = small("pqn_mlp", track=True, exp_name="lr:3e-4,#?;'", run_dir=str(run_dir))
-        module.Records(module.make_run_folder(args), args).close()
+        Records(run_folder.make_run_folder(args), args).close()
     one, other = (run.about for run in wandb.runs)
     assert one["name"] == other["name"] and one["id"] != other["id"]
     assert re.fullmatch("[0-9a-z]+", one["id"] + other["id"])
 
 
 def test_a_run_that_cannot_begin_leaves_nothing(wandb, tmp_path, monkeypatch):
-    module = script("pqn_mlp")
     monkeypatch.setattr(wandb, "init", refuse)
-    with pytest.raises(module.UserError, match="^--track: ConnectionError: no such server$") as error:
-        module.main(small("pqn_mlp", track=True, run_dir=str(tmp_path)))
+    with pytest.raises(UserError, match="^--track: ConnectionError: no such server$") as error:
+        script("pqn_mlp").main(small("pqn_mlp", track=True, run_dir=str(tmp_path)))
     assert error.value.exit_code == 2 and not list(tmp_path.iterdir())
 
 
@@ -182,28 +183,25 @@ def test_without_the_flag_it_is_not_imported(tmp_path, monkeypatch):
 
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Watcher, *sys.meta_path])
-    module = script("pqn_mlp")
-    module.main(module.parse_args([*FLAGS.split(), "--run-dir", str(tmp_path)]))
+    script("pqn_mlp").main(parsed(*FLAGS.split(), "--run-dir", tmp_path))
     assert "wandb" not in asked and "wandb" not in sys.modules
     line = f"import sys, {', '.join(ALL)}; sys.exit('wandb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], cwd=ROOT, timeout=300).returncode == 0
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_it_is_refused_without_the_package_or_a_login(name, wandb, monkeypatch):
-    flags = ["--track"]
-    script(name).parse_args(flags)
+def test_it_is_refused_without_the_package_or_a_login(wandb, monkeypatch):
+    parsed("--track")
     wandb.logged_in = False
-    with pytest.raises(script(name).UserError, match="nobody is logged in"):
-        script(name).parse_args(flags)
+    with pytest.raises(UserError, match="nobody is logged in"):
+        parsed("--track")
     monkeypatch.setattr(wandb, "login", refuse)
-    with pytest.raises(script(name).UserError, match="^--track: ConnectionError: no such server; WANDB_MODE=offline"):
-        script(name).parse_args(flags)
+    with pytest.raises(UserError, match="^--track: ConnectionError: no such server; WANDB_MODE=offline"):
+        parsed("--track")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    script(name).parse_args(flags)
+    parsed("--track")
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(script(name).UserError, match="pip install wandb"):
-        script(name).parse_args(flags)
+    with pytest.raises(UserError, match="pip install wandb"):
+        parsed("--track")
 
 
 # ---------------------------------------------------------------------------------------------------- the real package

@@ -1,8 +1,8 @@
-"""Three of memax's memories with the same results by other means: two that can wait for ever, one slow to compile.
+"""Three of memax's memories with the same results by other means: two can deadlock, and one is slow to compile.
 
-`jax.scipy.linalg.expm` decomposes a matrix (LU). XLA's CPU backend (jax 0.10.2) does that for a batch on the threads of
-a pool and waits for them on a thread of the same pool: a program that decomposes as many batches at once as the pool
-has threads, such as an actor and a critic with a spherical memory each on two cores, waits for ever.
+`jax.scipy.linalg.expm` needs an LU decomposition. XLA's CPU backend (jax 0.10.2) decomposes a batch on the threads of a
+pool and waits for them on a thread of the same pool. A program that decomposes as many batches at once as the pool has
+threads deadlocks; an actor and a critic with a spherical memory each do so on two cores.
 """
 
 import functools
@@ -16,16 +16,16 @@ from memax.equinox.semigroups import stack
 from memax.equinox.set_actions import spherical as set_actions
 
 LARGEST = 2.0  # norm up to which the series of degree 13 is exact in float32: 2**14 / 14! < 2**-22
-MAX_SQUARINGS = 64  # beyond that float32 has no digit left
+MAX_SQUARINGS = 64  # beyond that float32 has no significant digit left
 
 
 @jax.custom_vjp
 def expm(a: jax.Array) -> jax.Array:
     """The matrix exponential of a[N, N], float32, by scaling and squaring of its Taylor series.
 
-    Squares as often as the norm of `a` asks for (under `vmap`, the largest of the batch), and so has a gradient of its
-    own: that of <g, expm(a)> is the derivative of expm at a^T in the direction g (Higham 2008, Functions of Matrices,
-    theorem 3.1 and section 10.6).
+    The number of squarings depends on the norm of `a` (under `vmap`, on the largest of the batch), so it has a gradient
+    of its own: that of <g, expm(a)> is the derivative of expm at a^T in the direction g (Higham 2008, Functions of
+    Matrices, theorem 3.1 and section 10.6).
     """
     return squared_series(a)
 
@@ -66,27 +66,27 @@ expm.defvjp(expm_forward, expm_backward)
 
 
 def rotation(project, x: jax.Array, size: int) -> jax.Array:
-    """The rotation [size, size] that generates: the exponential of a skew-symmetric matrix of project(x)'s entries."""
+    """A rotation [size, size]: the exponential of the skew-symmetric matrix with the entries project(x)."""
     upper = jnp.zeros((size, size)).at[jnp.triu_indices(size, 1)].set(project(x))
     return expm(upper - upper.T)
 
 
 class PSpherical(semigroups.PSpherical):
-    """memax's memory of the same name: h_t = h_{t-1} R(x_t), a rotation that rotations are multiplied to, as a scan."""
+    """memax's memory of the same name: h_t = h_{t-1} R(x_t), a product of rotations, as an associative scan."""
 
     def rot(self, x):
         return rotation(self.project, x, self.recurrent_size)
 
 
 class SphericalMagma(set_actions.SphericalMagma):
-    """h_t = R(x_t) h_{t-1}, a vector on a sphere that each input rotates."""
+    """h_t = R(x_t) h_{t-1}: a vector on a sphere, rotated by each input."""
 
     def rot(self, z):
         return rotation(self.project, z, self.recurrent_size)
 
 
 class Spherical(set_actions.Spherical):
-    """memax's memory of the same name, of Biegun et al. 2024, RotRNN, https://arxiv.org/abs/2407.07239."""
+    """memax's memory of the same name; Biegun et al. 2024, "RotRNN", https://arxiv.org/abs/2407.07239."""
 
     def __init__(self, recurrent_size: int, hidden_size: int, key: jax.Array):
         layer_key, magma_key = jax.random.split(key)
@@ -95,9 +95,9 @@ class Spherical(set_actions.Spherical):
 
 
 class StackSemigroup(stack.StackSemigroup):
-    """The latest inputs of two sequences, (values[S, H], valid[S]) each, the valid ones at the end.
+    """The latest inputs of two sequences, (values[S, H], valid[S]) each, with the valid ones at the end.
 
-    memax's finds their places by cumulative sums and a scatter, which compiles and runs slower.
+    memax's own uses cumulative sums and a scatter, which compile and run more slowly.
     """
 
     def __call__(self, carry, input):

@@ -1,12 +1,12 @@
 """Convolution and max-pooling that are fast in a compiled loop on a CPU, which is where a training script has them.
 
 XLA's CPU backend runs a convolution inside a `scan` 15 to 20 times slower than outside. So here both are strided slices
-and matrix products, with a gradient of their own; on any other device they are what XLA has. In flax:
+and matrix products, with a gradient of their own; on other devices XLA's own convolution is used. In flax:
 
     pooled = functools.partial(convolve, pool=(2, 2))
     nn.Conv(64, (5, 5), 2, "VALID", promote_dtype=keep_bytes, conv_general_dilated=pooled)
 
-In shapes N are frames, h and w the rows and columns, c the channels of what is read and f those of what comes out.
+Shapes: N frames, h rows, w columns, c input channels, f output channels.
 """
 
 import functools
@@ -21,7 +21,7 @@ AT_ONCE = 8  # frames of bytes; see `largest_product`
 
 
 def keep_bytes(*arrays: jax.Array | None, dtype: Any) -> list[jax.Array | None]:
-    """flax's `promote_dtype`: all arrays as `dtype`, but bytes (uint8) as they are, which `convolve` reads."""
+    """flax's `promote_dtype`: all arrays as `dtype`, except bytes (uint8), which `convolve` reads as they are."""
     return [x if x is None or x.dtype == jnp.uint8 else x.astype(dtype) for x in arrays]
 
 
@@ -36,14 +36,15 @@ def convolve(
 ) -> jax.Array:
     """VALID convolution, then VALID max-pooling over windows of pool[0] x pool[0], pool[1] apart.
 
-    x[N, h, w, c] are bytes from 0 to 255 that stand for 0 to 1, or of the kernel's dtype, as is the result; kernel is
-    [k, k, c, f]; `strides` are alike in both directions. `padding` and the `options` of `jax.lax.conv_general_dilated`
-    are those that flax passes on for a "VALID" `nn.Conv` without dilation or groups; a CPU needs none of them.
+    x[N, h, w, c] holds bytes from 0 to 255, which stand for 0 to 1, or numbers of the kernel's dtype, as does the
+    result; kernel is [k, k, c, f]; `strides` are the same in both directions. `padding` and the `options` of
+    `jax.lax.conv_general_dilated` are those flax passes for a "VALID" `nn.Conv` without dilation or groups; a CPU needs
+    none of them.
     """
     if jax.default_backend() != "cpu":
         y = jax.lax.conv_general_dilated(scaled(x, kernel.dtype), kernel, strides, padding, **options)
         return max_pool(y, *pool)
-    if pool[0] > pool[1]:  # the windows overlap: each product is of use to several
+    if pool[0] > pool[1]:  # the windows overlap: each product is used by several
         return max_pool(convolve(x, kernel, strides), *pool)
     look = functools.partial(look_at, size=kernel.shape[0], stride=strides[0], pool=pool, dtype=kernel.dtype)
     return largest_product(look, x, kernel.reshape(-1, kernel.shape[-1]))
@@ -62,7 +63,7 @@ def window_slices(x: jax.Array, window: int, stride: int) -> list[jax.Array]:
 
 
 def look_at(x: jax.Array, size: int, stride: int, pool: tuple[int, int], dtype: Any) -> list[jax.Array]:
-    """What the kernel is multiplied with at each place that the pooling compares: [N, h', w', size * size * c] each."""
+    """What the kernel is multiplied with at each place the pooling compares: [N, h', w', size * size * c] each."""
     reach = stride * (pool[0] - 1) + size
     slices = window_slices(x, reach, stride * pool[1])
     offsets = [(i, j) for i in range(size) for j in range(size)]
@@ -72,16 +73,16 @@ def look_at(x: jax.Array, size: int, stride: int, pool: tuple[int, int], dtype: 
 
 
 def scaled(x: jax.Array, dtype: Any) -> jax.Array:
-    """Bytes as 0 to 1; what is no bytes, as it is."""
+    """Bytes as 0 to 1; anything else unchanged."""
     return x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def largest_product(look: Callable, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """The largest of `place @ kernel` over the places of look(x); the first of equal ones gets the whole gradient.
+    """The largest of `place @ kernel` over the places of look(x); of equal ones the first gets the whole gradient.
 
-    x[N, h, w, c], kernel[k * k * c, f] -> [N, h', w', f]. Bytes are read 8 frames at a time: as floats, and as often as
-    there are windows that see them, all of them would not fit into a processor's cache.
+    x[N, h, w, c], kernel[k * k * c, f] -> [N, h', w', f]. Bytes are read 8 frames at a time: converted to floats and
+    repeated for every window that sees them, all frames together would not fit into a processor's cache.
     """
     return choose_largest(look, x, kernel)[0]
 
@@ -107,7 +108,7 @@ def pull_back(look, kept, gradient):
         x, which, gradient = part
         places, to_x = (look(x), None) if constant else jax.vjp(look, x)
         gradients = [jnp.where(which == i, gradient, 0).reshape(-1, kernel.shape[-1]) for i in range(len(places))]
-        # without barriers XLA computes their values anew for each element of a product that reads them
+        # without barriers XLA recomputes their values for each element of a product that reads them
         places, gradients = jax.lax.optimization_barrier((places, gradients))
         for place, g in zip(places, gradients, strict=True):
             rows = place.reshape(len(g), -1)
@@ -129,15 +130,15 @@ largest_product.defvjp(choose_largest, pull_back)
 
 
 def at_once(x: jax.Array) -> int:
-    """Frames of x[N, ...] that are read at once: of bytes at most 8, a divisor of N, else all."""
+    """Frames of x[N, ...] to read at once: of bytes at most 8, a divisor of N; of anything else all."""
     return math.gcd(len(x), AT_ONCE) if x.dtype == jnp.uint8 else len(x)
 
 
 def split(x: jax.Array, frames: int) -> jax.Array:
-    """[N, ...] -> [N / frames, frames, ...]. Where devices have parts of x, each has its part of every piece."""
+    """[N, ...] -> [N / frames, frames, ...]. If devices share x, each has its part of every piece."""
     return x.reshape(frames, -1, *x.shape[1:]).swapaxes(0, 1)
 
 
 def join(x: jax.Array) -> jax.Array:
-    """What `split` makes of x, back to x."""
+    """Undoes `split`."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

@@ -14,8 +14,8 @@ from memax.equinox.semigroups.spherical import PSpherical
 from memax.equinox.semigroups.stack import Stack
 from memax.equinox.set_actions.spherical import Spherical
 
-import pqn_rnn
-from popgym_arcade import memories
+from popgym_arcade.baselines.networks import memax_fixes as memories
+from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,10 +66,10 @@ def test_the_layers_equal_those_of_memax(layer, size):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", pqn_rnn.MEMORIES)
+@pytest.mark.parametrize("name", MEMORIES)
 def test_no_memory_decomposes_matrices(name):
     """jaxlib's CPU backend can wait for ever when several batches are decomposed at once."""
-    memory = pqn_rnn.Memory(name, input_size=4, hidden_size=16, window=3)
+    memory = Memory(MEMORIES[name], input_size=4, hidden_size=16, window=3)
     carry, x, start = memory.initial_carry(2), jnp.zeros((3, 2, 4)), jnp.zeros((3, 2), bool)
     params = jax.eval_shape(memory.init, jax.random.key(0), carry, x, start)
     step = jax.grad(lambda params: memory.apply(params, carry, x, start)[1].sum())
@@ -80,7 +80,7 @@ def test_no_memory_decomposes_matrices(name):
 def test_several_at_once_end():
     program = """
 import jax, jax.numpy as jnp
-from popgym_arcade.memories import expm
+from popgym_arcade.baselines.networks.memax_fixes import expm
 batches = jax.random.normal(jax.random.key(0), (6, 8, 128, 128))
 several = jax.jit(lambda batches: [jax.vmap(expm)(batch).sum() for batch in batches])
 print(len([x.block_until_ready() for x in several(list(batches))]))

@@ -1,4 +1,4 @@
-"""Memory that a training takes, told before it is compiled; what does not fit is refused; --remat needs less of it."""
+"""The memory a training takes, known before it is compiled; what does not fit is refused; --remat needs less."""
 
 import dataclasses
 
@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from scripts import ALL, arcade, script, small, trained
 
-from popgym_arcade import device_memory
+from popgym_arcade.baselines.devices.mesh import over_seeds
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running import memory_use
+from popgym_arcade.baselines.running.evaluation import make_keys
+from popgym_arcade.baselines.running.metrics import repeat
+from popgym_arcade.baselines.running.programs import abstract_state
 
 LARGE = {  # trainings whose minibatches count
     "pqn_mlp": {"num_envs": 32, "num_steps": 16},
@@ -20,11 +25,11 @@ LARGE = {  # trainings whose minibatches count
 
 
 def measured(name, args):
-    """Bytes that XLA sets aside for a chunk of training: its arguments and what it computes with."""
-    module = script(name)
-    _, train_chunk = module.make_train(args)
-    chunk = jax.jit(module.over_seeds(train_chunk, args, (0, None)), donate_argnums=0)
-    memory = chunk.lower(module.abstract_state(args), np.int32(1)).compile().memory_analysis()
+    """Bytes XLA sets aside for a chunk of training: its arguments and its working memory."""
+    init, update = script(name).make_train(args)
+    chunk = jax.jit(over_seeds(repeat(update), args, (0, None)), donate_argnums=0)
+    state = abstract_state(args, init, make_keys(args)[0])
+    memory = chunk.lower(state, np.int32(1)).compile().memory_analysis()
     return memory.argument_size_in_bytes + memory.temp_size_in_bytes
 
 
@@ -32,7 +37,7 @@ def measured(name, args):
 @pytest.mark.parametrize("name", LARGE)
 def test_the_prediction_is_within_a_quarter(name):
     args = arcade(name, **LARGE[name])
-    needed = script(name).memory_needed(args)
+    needed = memory_use.memory_needed(args, script(name))
     assert sum(needed.values()) == pytest.approx(measured(name, args), rel=0.25)
 
 
@@ -40,9 +45,9 @@ def test_the_prediction_is_within_a_quarter(name):
 def test_reading_in_pieces_takes_less_memory_as_predicted():
     args = arcade("pqn_rnn", **LARGE["pqn_rnn"])
     again = dataclasses.replace(args, remat=True)
-    module, taken = script("pqn_rnn"), measured("pqn_rnn", again)
+    taken = measured("pqn_rnn", again)
     assert taken < measured("pqn_rnn", args) / 2
-    assert sum(module.memory_needed(again).values()) == pytest.approx(taken, rel=0.25)
+    assert sum(memory_use.memory_needed(again, script("pqn_rnn")).values()) == pytest.approx(taken, rel=0.25)
 
 
 @pytest.mark.slow
@@ -58,15 +63,15 @@ def test_reading_in_pieces_learns_the_same(name):
 @pytest.mark.parametrize("name", ALL)
 def test_what_does_not_fit_is_refused_before_anything_is_written(name, monkeypatch, tmp_path):
     module, args = script(name), small(name, run_dir=str(tmp_path / "runs"))
-    needed = module.memory_needed(args)
+    needed = memory_use.memory_needed(args, module)
     largest = max(needed, key=needed.get)
-    monkeypatch.setattr(device_memory, "available", lambda: 0.9 * sum(needed.values()))
-    with pytest.raises(module.UserError, match=rf"^training takes about .* for the {largest}, .*: .*--") as error:
+    monkeypatch.setattr(memory_use, "available", lambda: 0.9 * sum(needed.values()))
+    with pytest.raises(UserError, match=rf"^training takes about .* for the {largest}, .*: .*--") as error:
         module.main(args)
     assert "\n" not in str(error.value) and error.value.exit_code == 2
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(device_memory, "available", lambda: 1.1 * sum(needed.values()))
-    module.check_memory(args)
+    monkeypatch.setattr(memory_use, "available", lambda: 1.1 * sum(needed.values()))
+    memory_use.check_memory(args, module)
 
 
 @pytest.mark.parametrize("name, flag, value, part", [
@@ -78,20 +83,20 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(name, monkeypat
 ])  # fmt: skip
 def test_more_of_what_costs_memory_needs_more(name, flag, value, part):
     module, args = script(name), arcade(name, total_timesteps=10**8)
-    before = module.memory_needed(args)
-    after = module.memory_needed(dataclasses.replace(args, **{flag: value}))
-    assert before.keys() == after.keys() == module.LESS.keys()
+    before = memory_use.memory_needed(args, module)
+    after = memory_use.memory_needed(dataclasses.replace(args, **{flag: value}), module)
+    assert before.keys() == after.keys() == memory_use.REMEDIES.keys()
     assert after[part] > 10 * before[part]
     assert all(after[other] >= before[other] for other in before)
-    assert "--" + flag.replace("_", "-") in module.LESS[part] or flag == "num_seeds"
+    assert "--" + flag.replace("_", "-") in memory_use.remedy(args, part) or flag == "num_seeds"
 
 
 def test_what_a_device_has(monkeypatch):
-    assert 1e9 < device_memory.available() < 1e13
+    assert 1e9 < memory_use.available() < 1e13
     monkeypatch.setattr(jax, "local_device_count", lambda: 2)
-    alone = device_memory.available()
+    alone = memory_use.available()
     monkeypatch.setattr(jax, "local_device_count", lambda: 8)
-    assert device_memory.available() == alone / 4
+    assert memory_use.available() == alone / 4
 
 
 def test_bytes_of_a_backward_pass():
@@ -99,11 +104,11 @@ def test_bytes_of_a_backward_pass():
     x, w = np.ones((32, 64), np.float32), jax.ShapeDtypeStruct((64, 128), np.float32)
     inputs, product = 4 * 32 * 64, 4 * 32 * 128
     layer = lambda w: jnp.sin((jnp.asarray(x) + 1) @ w)  # noqa: E731
-    assert device_memory.backward_bytes(layer, w) == inputs + product + 2 * product
+    assert memory_use.backward_bytes(layer, w) == inputs + product + 2 * product
     two = lambda w: (layer(w), layer(w))  # noqa: E731
-    assert device_memory.backward_bytes(two, w) == inputs + 2 * product + 2 * product  # x + 1 is held once
+    assert memory_use.backward_bytes(two, w) == inputs + 2 * product + 2 * product  # x + 1 is held once
 
 
 def test_byte_size_of_keys_and_shapes():
     tree = {"key": jax.random.key(0), "x": jax.ShapeDtypeStruct((3, 5), np.int8), "y": np.zeros(2)}
-    assert device_memory.byte_size(tree) == 8 + 15 + 16
+    assert memory_use.byte_size(tree) == 8 + 15 + 16

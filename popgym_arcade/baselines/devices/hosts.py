@@ -1,9 +1,9 @@
 """The processes of a training on several hosts: they find each other, agree, and end together when one is lost.
 
-JAX's own service ends the others too, after a while and with a stack trace, and says in no one line which was lost. So
-each process has a witness here, a small process of its own that outlives it. The witnesses hold connections among each
-other. When a process ends without `leave`, or its host vanishes, every witness ends its own process and says who was
-lost, as the last line of its standard error.
+JAX's own service also ends the others, but only after a while, with a stack trace, and without naming the lost process.
+So every process here has a witness, a small process of its own that outlives it. The witnesses are connected. When a
+process ends without `leave`, or its host vanishes, every witness ends its own process and names the lost one in the
+last line of standard error.
 """
 
 import atexit
@@ -21,7 +21,7 @@ from typing import NamedTuple
 CONNECT_SECONDS = 60
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a host that vanished is noticed in 20 seconds
 DONE, FAIL = b"done\n", b"fail\n"
-SECOND = 1.0  # in which all news of one event arrive
+SECOND = 1.0  # within which all reports of one event arrive
 
 _witness: subprocess.Popen | None = None
 
@@ -30,26 +30,26 @@ _witness: subprocess.Popen | None = None
 
 
 def join(coordinator_address: str = "", num_processes: int | None = None, process_id: int | None = None) -> None:
-    """Connects this process with the others of the training; to be called before anything else of JAX is.
+    """Connects this process with the others of the training. Call it before JAX is used.
 
-    Without arguments they come from the cluster's environment, such as SLURM's variables.
+    Arguments that are not given come from the cluster's environment, such as SLURM's variables.
 
     Args:
-        coordinator_address: HOST:PORT of process 0, a port that is free there
-        num_processes: how many processes there are
-        process_id: which one this is, from 0
+        coordinator_address: HOST:PORT of process 0, with a port that is free there
+        num_processes: number of processes
+        process_id: index of this one, from 0
 
     Raises:
-        ValueError: where arguments are missing and the environment does not have them
-        RuntimeError: where the others do not come, or JAX is in use already
+        ValueError: if arguments are missing and the environment does not have them
+        RuntimeError: if the others do not appear, or JAX is already in use
     """
     global _witness
     import jax
     from jax.experimental import multihost_utils
     from jax.extend.backend import clear_backends
 
-    clear_backends()  # importing gymnax has started them already, without the other processes' devices
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # read on CPUs only
+    clear_backends()  # importing gymnax has already started them, without the other processes' devices
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # only used on CPUs
     jax.distributed.initialize(
         coordinator_address or None, num_processes, process_id, initialization_timeout=CONNECT_SECONDS
     )
@@ -65,20 +65,20 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
     if me > 0:
         _witness = start(*where.split())
     if _witness.stdout.readline() != b"ready\n":
-        raise RuntimeError(f"the witness of process {me} found no connection to the one of process 0, {where}")
-    atexit.register(abandon, 1)  # before JAX's own farewell, which would wait for the others after an error
+        raise RuntimeError(f"the witness of process {me} cannot connect to that of process 0, {where}")
+    atexit.register(abandon, 1)  # before JAX's own exit handler, which would wait for the others after an error
     multihost_utils.sync_global_devices("witnesses are ready")
 
 
 def note(text: str) -> None:
-    """What a witness says beside who was lost, one line; the last note counts. Without `join` it has no effect."""
+    """One line for a witness to print after naming the lost process; the last note counts. No effect without `join`."""
     if _witness:
         _witness.stdin.write(b"note " + text.encode() + b"\n")
         _witness.stdin.flush()
 
 
 def leave() -> None:
-    """To be called where all processes end, and each knows it. Without `join`, and for a second time, no effect."""
+    """Call it where all processes end, and each knows it. No effect without `join`, or a second time."""
     global _witness
     if _witness:
         _witness.stdin.write(DONE)
@@ -88,9 +88,9 @@ def leave() -> None:
 
 
 def abandon(code: int) -> None:
-    """Ends this process at once, with that exit code, if it has joined others, and so the others.
+    """Ends this process at once with that exit code, and so the others, if it has joined any.
 
-    For an error that it alone has met and told of.
+    For an error that only this process has met and reported.
     """
     if _witness:
         _witness.stdin.write(FAIL)
@@ -101,7 +101,7 @@ def abandon(code: int) -> None:
 
 
 def agreed(number: int) -> int:
-    """The largest of the numbers that the processes call this with; all have to. One process: its own."""
+    """The largest of the numbers the processes pass; all of them must call it. A single process gets its own."""
     import jax
     import numpy as np
     from jax.experimental import multihost_utils
@@ -112,7 +112,7 @@ def agreed(number: int) -> int:
 
 
 def first_says(text: str) -> str:
-    """The text that process 0 calls this with, at most 4,096 bytes; all have to call it."""
+    """The text process 0 passes, at most 4,096 bytes; all of them must call it."""
     return _from_first(text.encode()).decode()
 
 
@@ -128,7 +128,7 @@ def _from_first(text: bytes) -> bytes:
 
 
 def wait_for_all(what: str) -> None:
-    """Returns when all processes are here."""
+    """Returns once all processes have called it."""
     import jax
     from jax.experimental import multihost_utils
 
@@ -140,28 +140,28 @@ def wait_for_all(what: str) -> None:
 
 
 def witness(me: int, count: int, host: str = "", port: str = "0") -> None:
-    """What the witness of process `me` does; that one is its parent, and holds its standard input and output."""
+    """The main function of the witness of process `me`, which is its parent and holds its standard input and output."""
     worker = os.getppid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the process answers them, and then says goodbye
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the process handles them, and then leaves
         signal.signal(number, signal.SIG_IGN)
     peers = connect_to_first(me, host, int(port)) if me else accept_others(count)
     print("ready", flush=True)
     news, text = watch(me, peers)
     if not news:
         return
-    lost = min(news, key=lambda process: news[process].when)  # one process's end ends others
+    lost = min(news, key=lambda process: news[process].when)  # the end of one process ends others
     if lost == me and news[me].told:
         return
     if me not in news and os.getppid() == worker:
         os.kill(worker, signal.SIGKILL)
-        while os.read(0, 4096):  # until it has ended and written all it had to
+        while os.read(0, 4096):  # until it has ended and written everything
             pass
-    line = f"process {lost} of {count}{' (this one)' * (lost == me)} was lost, and with it the training"
+    line = f"process {lost} of {count}{' (this one)' * (lost == me)} was lost, which ended the training"
     os.write(2, f"{line}{'; ' * bool(text)}{text}\n".encode())
 
 
 def accept_others(count: int) -> dict[socket.socket, int]:
-    """The connections of process 0's witness: which process is at the other end of each."""
+    """The connections of process 0's witness, and which process is at the other end of each."""
     found = {}
     with socket.create_server(("", 0)) as server:
         print(server.getsockname()[1], flush=True)
@@ -174,7 +174,7 @@ def accept_others(count: int) -> dict[socket.socket, int]:
 
 
 def connect_to_first(me: int, host: str, port: int) -> dict[socket.socket, int]:
-    """The one connection of any other process's witness."""
+    """The only connection of any other process's witness."""
     peer = socket.create_connection((host, port), CONNECT_SECONDS)
     peer.settimeout(None)
     keep_alive(peer)
@@ -190,14 +190,14 @@ def keep_alive(peer: socket.socket) -> None:
 
 
 class Loss(NamedTuple):
-    """The end of a process: seconds since 1970, and whether it has told why."""
+    """The end of a process: seconds since 1970, and whether it has said why."""
 
     when: float
     told: bool
 
 
 def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], str]:
-    """Waits until the own process leaves, or for a second after any was lost: (those that were lost, the last note)."""
+    """Waits until its own process leaves, or for a second after one was lost: (the lost processes, the last note)."""
     news, text, started, until = {}, "", {}, None
 
     def tell(line: bytes, but=None) -> None:

@@ -1,0 +1,68 @@
+"""The command line of an analysis script: the flags they share, and errors as one line with an exit code."""
+
+import glob
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tyro
+
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import check_limits, flag
+
+Twin = Literal["own", "mdp", "pomdp", "both"]
+
+
+@dataclass(frozen=True)
+class AnalysisArgs:
+    """The flags of every analysis script. A script adds those of its question."""
+
+    runs: tuple[str, ...]
+    """run folders, or patterns that match some"""
+    out: str = ""
+    """new folder for the results; empty: analysis/SCRIPT-TIME"""
+
+    def check(self) -> None:
+        """A script's own checks. Raises UserError."""
+
+    def checked(self) -> Self:
+        """These arguments. Raises UserError for a value that can be refused before anything is loaded."""
+        check_limits(self)
+        self.check()
+        return self
+
+    def check_distinct(self, *names: str) -> None:
+        """Raises UserError for a flag that has the same value twice."""
+        for name in names:
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise UserError(f"{flag(name)} {' '.join(map(str, values))}: name each once")
+
+
+@dataclass(frozen=True)
+class PlayArgs(AnalysisArgs):
+    """The flags of a script that lets agents play."""
+
+    twin: Twin = "own"
+    """twin to play: the one of the training, the fully or the partially observable one, or both"""
+    env_id: str = ""
+    """another environment, with the same observations and actions; empty: the one of the training"""
+    step: int | None = None
+    """checkpoint to load; None: the last"""
+
+
+def shipped_agents(script: str) -> tuple[str, ...]:
+    """The default of --runs: the agents in the repository, in the folder `agents` next to a script's file."""
+    return (glob.escape(str(Path(script).parent / "agents")) + "/*",)
+
+
+def launch(main: Callable, args_class: type) -> Any:
+    """What `main` returns for the arguments on the command line. A UserError becomes one line and ends the program."""
+    script = sys.modules[main.__module__]
+    try:
+        return main(tyro.cli(args_class, description=script.__doc__))
+    except UserError as error:
+        print(f"{Path(script.__file__).name}: error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,58 @@
+"""Agents that differ in nothing but their seed, as one group of the tables and pictures."""
+
+import dataclasses
+from typing import Any
+
+from popgym_arcade.analysis.agents import Agent, describe, twin_name
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running.command_line import MAY_DIFFER
+
+GROUP = ("group", "script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
+WITHIN_A_GROUP = {*MAY_DIFFER, "seed", "num_seeds", "eval_episodes", "save_every", "target_return"}
+
+
+def groups_of(agents: list[Agent]) -> dict[str, list[int]]:
+    """Positions of the agents in their list, by group, under a unique label.
+
+    Raises:
+        UserError: if a group has the same seed twice
+    """
+    groups: dict[tuple, list[int]] = {}
+    for position, agent in enumerate(agents):
+        groups.setdefault(setting(agent), []).append(position)
+    labels: dict[str, list[int]] = {}
+    for positions in groups.values():
+        check_seeds([agents[position] for position in positions])
+        first = agents[positions[0]]
+        name = label(first)
+        labels[f"{name} ({first.name})" if name in labels else name] = positions
+    return labels
+
+
+def setting(agent: Agent) -> tuple:
+    """What the agents of a group share: script, all arguments that affect what is learned, and what they play."""
+    saved = {name: value for name, value in dataclasses.asdict(agent.saved).items() if name not in WITHIN_A_GROUP}
+    return agent.script, *saved.items(), agent.args.env_id, agent.twin
+
+
+def check_seeds(agents: list[Agent]) -> None:
+    """Raises UserError for two agents of one group that have the same seed."""
+    seeds: dict[int, Agent] = {}
+    for agent in agents:
+        if seeds.setdefault(agent.args.seed, agent) is not agent:
+            both = f"{seeds[agent.args.seed].folder} and {agent.folder}"
+            raise UserError(f"seed {agent.args.seed} of one training is there twice, in {both}: leave one out")
+
+
+def label(agent: Agent) -> str:
+    """A group in a few words: environment, experiment, memory, the twin it plays, and what it was trained on."""
+    memory, trained = getattr(agent.saved, "memory", "no memory"), twin_name(agent.saved)
+    words = f"{agent.args.env_id}, {agent.saved.exp_name}, {memory}, {agent.twin}"
+    elsewhere = (agent.saved.env_id, trained) != (agent.args.env_id, agent.twin)
+    return words + (f" (trained on {agent.saved.env_id} {trained})" if elsewhere else "")
+
+
+def about_group(group: str, agent: Agent) -> dict[str, Any]:
+    """The columns GROUP of a group, from one of its agents."""
+    about = describe(agent) | {"group": group}
+    return {name: about[name] for name in GROUP}

@@ -1,0 +1,28 @@
+"""Tables: CSV for programs, Markdown for the pages."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def write_csv(path: Path, columns: Iterable[str], rows: Iterable[dict]) -> None:
+    """A header, then a line per row, in which the columns a row lacks are empty. The file is never half written."""
+    draft = path.with_name(f"{path.name}.tmp")
+    with draft.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(rows)
+    draft.replace(path)
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a file, every value as text. Raises OSError, UnicodeDecodeError or csv.Error if it is no table."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, without the columns that are empty in every line."""
+    kept = [i for i in range(len(head)) if any(line[i] for line in lines)]
+    rows = ["| " + " | ".join(row[i] for i in kept) + " |" for row in (head, *lines)]
+    return "\n".join([rows[0], "|-" * len(kept) + "|", *rows[1:]]) + "\n"

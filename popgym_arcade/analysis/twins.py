@@ -1,0 +1,48 @@
+"""Agents on the other twin of their environment, or in another environment."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from popgym_arcade.analysis.agents import Agent
+from popgym_arcade.baselines.arguments import is_arcade
+from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.errors import UserError
+
+
+def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
+    """The agent on one twin (own, mdp, pomdp) or on both, in its own environment or in `env_id`.
+
+    Raises:
+        UserError: if there are no twins, or if the observations or actions there differ from those of the training
+    """
+    saved = agent.saved
+    args = in_environment(saved, env_id) if env_id else saved
+    if twin != "own" and not is_arcade(args):
+        raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
+    (shape, *rest), (other_shape, *other_rest) = spaces_of(saved), spaces_of(args)
+    if shape != other_shape:
+        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.name} reads {shape}")
+    if rest != other_rest:
+        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.name} was trained on")
+    if not is_arcade(args):
+        return [dataclasses.replace(agent, args=args)]
+    partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
+    return [dataclasses.replace(agent, args=dataclasses.replace(args, partial_obs=value)) for value in partial[twin]]
+
+
+def in_environment(args: Any, env_id: str) -> Any:
+    """The arguments with another environment, as the fully observable twin if that one has no twins."""
+    changes = {"env_ids": (env_id,)} if hasattr(args, "env_ids") else {"env_id": env_id}
+    args = dataclasses.replace(args, **changes)
+    if hasattr(args, "partial_obs") and not is_arcade(args):
+        return dataclasses.replace(args, partial_obs=False)
+    return args
+
+
+def spaces_of(args: Any) -> tuple:
+    """What a network depends on: shape and dtype of the observations, shape and number of the actions."""
+    env, env_params = make_env(args)
+    observation, action = env.observation_space(env_params), env.action_space(env_params)
+    return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)

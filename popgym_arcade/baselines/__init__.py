@@ -1,0 +1,6 @@
+"""Running a training: everything that is the same for every algorithm.
+
+A training script contains the algorithm and imports the rest from here. Imports go one way: `errors`; `devices` (where
+arrays live) and `networks` (memories, fast convolutions); `environment`, `limits`, `scripts` and `arguments`; `running`
+(the run folder, checkpoints, curves, evaluation, signals). Needs the extra `baselines`.
+"""

@@ -1,0 +1,198 @@
+"""The arguments all training scripts share, checked before anything is compiled or written.
+
+A script's `Args` inherits from `RunArgs`, or from `ArcadeArgs` if it also plays popgym_arcade's games, and adds the
+flags of its algorithm. The type of a flag carries the values it accepts, see `limits`.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import jax
+from gymnax.environments import spaces
+
+from popgym_arcade.baselines.environment import MAX_INT, has_twins, make_env
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, check_limits, flag, nearest_divisors
+from popgym_arcade.baselines.scripts import script_name
+
+
+@dataclass(frozen=True)
+class RunArgs:
+    """The flags of every training script. A script adds `env_id`, `num_envs`, and those of its algorithm."""
+
+    ACTIONS: ClassVar[type] = spaces.Discrete  # what a script's policy chooses
+
+    env_params: tuple[str, ...] = ()
+    """fields of the environment's parameters to replace, as NAME=VALUE ..."""
+    seed: NonNegativeInt = 0
+    """seed of the first agent"""
+    num_seeds: Count = 1
+    """agents to train together, with seeds SEED, SEED + 1, ..."""
+    total_timesteps: Count = 1_000_000
+    """environment steps of each agent, rounded up to whole updates"""
+    num_devices: NonNegativeInt = 0
+    """devices that share the environments, or the seeds if these divide evenly; 0: all available"""
+    distributed: bool = False
+    """train on several hosts, found through the cluster's variables (SLURM) or through the next three flags"""
+    coordinator_address: str = ""
+    """HOST:PORT of process 0, with any port that is free there"""
+    num_processes: int | None = None
+    """number of processes that train together"""
+    process_id: int | None = None
+    """index of this process, from 0"""
+    deterministic: bool = False
+    """repeat bit for bit on GPUs too, at some cost in speed (CPUs always do)"""
+    compile_cache: str = ""
+    """folder that keeps compiled programs, so that the next run of the same sizes need not compile"""
+    exp_name: str = ""
+    """name of the experiment in the run folder's name; empty: the script's name"""
+    run_dir: str = "runs"
+    """folder in which the run folder is created"""
+    track: bool = False
+    """mirror the curves to Weights & Biases, which must be installed; WANDB_MODE=offline keeps them local"""
+    wandb_project_name: str = "popgym_arcade"
+    """Weights & Biases project"""
+    wandb_entity: str = ""
+    """Weights & Biases user or team; empty: whoever is logged in"""
+    log_every: Count = 5_000
+    """steps between two points of the training curves"""
+    eval_every: NonNegativeInt = 50_000
+    """steps between two evaluations of the greedy policy; 0: only at the end"""
+    eval_episodes: Count = 32
+    """complete episodes per evaluation (of each task, if there are several)"""
+    target_return: float | None = None
+    """stop early once two evaluations in a row reach this mean return in every seed"""
+    checkpoint_every: NonNegativeInt = 50_000
+    """steps between two checkpoints, of which the last three are kept; 0: only at the end"""
+    save_every: NonNegativeInt = 0
+    """also keep the first checkpoint after each multiple of this many steps; 0: only the last three"""
+    resume: str = ""
+    """run folder to resume from its last checkpoint"""
+    from_run: str = ""
+    """run folder to take the arguments from for a new run; flags given as well replace them"""
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of the whole training."""
+        return -(-self.total_timesteps // self.update_size)
+
+    @property
+    def grid(self) -> int:
+        """Steps between two points of the curves. Evaluations and checkpoints fall on it, so a stop elsewhere does not
+        shift them."""
+        return -(-self.log_every // self.update_size) * self.update_size
+
+    @property
+    def tasks(self) -> tuple[Self, ...]:
+        """These arguments for each environment the agent is trained on: here one."""
+        return (self,)
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        return (self.env_id,)
+
+    def check(self) -> None:
+        """A script's own checks. Raises UserError."""
+
+    def checked(self) -> Self:
+        """These arguments, with `total_timesteps` rounded up to whole updates and `exp_name` filled in.
+
+        Raises:
+            UserError: with the flag to change and what to change it to.
+        """
+        check_limits(self)
+        if self.seed + self.num_seeds > MAX_INT:
+            raise UserError(f"--seed {self.seed}: use a number from 0 to {MAX_INT - self.num_seeds}")
+        if "/" in self.exp_name:
+            raise UserError(f"--exp-name {self.exp_name!r} becomes part of a folder's name: use a word without /")
+        if self.target_return is not None and not (math.isfinite(self.target_return) and self.eval_every):
+            raise UserError(f"--target-return {self.target_return}: use a finite number, and an --eval-every above 0")
+        self.check()
+        if self.update_size > MAX_INT:
+            raise UserError(f"an update has {self.update_size} steps: lower --num-envs, {MAX_INT} is the limit")
+        self.check_tasks()
+        self.check_save_every()
+        tuples = {name: tuple(value) for name, value in vars(self).items() if isinstance(value, list)}  # to be hashable
+        rounded = {
+            "total_timesteps": self.num_updates * self.update_size,
+            "exp_name": self.exp_name or script_name(self),
+        }
+        return dataclasses.replace(self, **rounded, **tuples)
+
+    def check_divides(self, name: str, number: int, what: str) -> None:
+        """Raises UserError, with the nearest values that do, unless the flag `name` divides `number`, called `what`."""
+        divisor = getattr(self, name)
+        if number % divisor:
+            nearest = nearest_divisors(number, divisor)
+            raise UserError(f"{flag(name)} {divisor} does not divide {what} {number}: use {nearest}")
+
+    def check_divides_or_multiple(self, name: str, other: str) -> None:
+        """Raises UserError, with the nearest values that do, unless one of these two flags divides the other."""
+        value, unit = getattr(self, name), getattr(self, other)
+        if value % unit and unit % value:
+            below = value // unit * unit
+            nearest = f"{below} or {below + unit}" if below else nearest_divisors(unit, value)
+            neither = f"{flag(name)} {value} neither divides {flag(other)} {unit} nor is a multiple of it"
+            raise UserError(f"{neither}: use {nearest}")
+
+    def check_devices(self, group: int) -> None:
+        """Raises UserError for devices that do not exist, or that cannot share groups of this many environments."""
+        available, count = jax.device_count(), self.num_devices or jax.device_count()
+        if not 0 <= self.num_devices <= available:
+            raise UserError(f"--num-devices {self.num_devices}: use a number from 1 to {available}, or 0 for all")
+        groups = self.num_envs // group
+        if groups % count and self.num_seeds % count:
+            multiple = group * count
+            below, above = self.num_envs // multiple * multiple, -(-self.num_envs // multiple) * multiple
+            envs = f"{below} or {above}" if below else above
+            raise UserError(
+                f"{count} devices cannot share --num-envs {self.num_envs} in groups of {group}: use --num-envs {envs}, "
+                f"or --num-devices {nearest_divisors(groups, count)}, or a multiple of {count} as --num-seeds"
+            )
+
+    def check_tasks(self) -> None:
+        """Raises UserError for environments that are unknown or have actions the script cannot choose."""
+        id_flag = "--env-ids" if hasattr(self, "env_ids") else "--env-id"
+        for task in self.tasks:
+            try:
+                env, env_params = make_env(task)
+            except UserError as error:
+                raise UserError(str(error).replace("--env-id ", f"{id_flag} ")) from None
+            actions = env.action_space(env_params)
+            if not isinstance(actions, self.ACTIONS):
+                kinds = f"{type(actions).__name__} actions: use one with {self.ACTIONS.__name__} actions"
+                raise UserError(f"{id_flag} {task.env_id} has {kinds}")
+
+    def check_save_every(self) -> None:
+        """Raises UserError for checkpoints to keep that are never written."""
+        if self.save_every and not 0 < self.checkpoint_every <= self.save_every:
+            kept = f"--save-every {self.save_every} keeps some of the checkpoints"
+            raise UserError(f"{kept}: use a --checkpoint-every from 1 to {self.save_every}")
+        if self.save_every and self.grid > self.save_every:
+            apart = f"checkpoints are {self.grid} steps apart because of --log-every"
+            raise UserError(f"--save-every {self.save_every}: {apart}, use {self.grid} or more")
+
+
+@dataclass(frozen=True)
+class ArcadeArgs(RunArgs):
+    """The flags of a script that also plays popgym_arcade's games."""
+
+    partial_obs: bool = False
+    """play the partially observable twin (popgym_arcade games only)"""
+    obs_size: int = 128
+    """side of the frame in pixels, 128 or 256 (popgym_arcade games only)"""
+    capture_video: bool = False
+    """film one greedy episode at the end, as a GIF in the run folder (popgym_arcade games only)"""
+
+    def check_tasks(self) -> None:
+        super().check_tasks()
+        if self.capture_video and not is_arcade(self):
+            names = " ".join(self.task_names)
+            raise UserError(f"--capture-video films popgym_arcade games only: leave it out with {names}")
+
+
+def is_arcade(args: RunArgs) -> bool:
+    """Whether every task is a popgym_arcade game, and the script can choose its twin and frame size."""
+    return hasattr(args, "partial_obs") and all(has_twins(task.env_id) for task in args.tasks)

@@ -1,0 +1,1 @@
+"""Where arrays live: the mesh of devices, several hosts, minibatches that need no communication."""

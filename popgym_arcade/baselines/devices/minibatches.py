@@ -1,0 +1,65 @@
+"""Random minibatches that need no communication between devices.
+
+A minibatch takes equally many steps from every group of neighbouring environments. Devices hold whole groups, so each
+finds its share of every minibatch in its own memory. Shapes: G groups, n of each group in a minibatch, B = G n.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def group_size(num_minibatches: int, num_steps: int = 1) -> int:
+    """Environments of a group, as few as give every minibatch an equal share; devices have to hold whole groups."""
+    return num_minibatches // math.gcd(num_minibatches, num_steps)
+
+
+def shuffled(key: jax.Array, num_envs: int, num_steps: int, num_minibatches: int) -> tuple[jax.Array, jax.Array]:
+    """Every step of every environment once, in random order: steps and environments, int32 [num_minibatches, G, n].
+
+    Environments are counted within their group. Pass num_steps=1 to shuffle whole environments.
+    """
+    group = group_size(num_minibatches, num_steps)
+    order = random_order(key, num_envs // group, group * num_steps)
+    order = order.reshape(num_envs // group, num_minibatches, -1).swapaxes(0, 1)
+    return order % num_steps, order // num_steps
+
+
+def pick_steps(tree: Any, steps: jax.Array, envs: jax.Array) -> Any:
+    """A minibatch of single steps: from leaves [T, E, ...] those of steps[G, n] and envs[G, n], as leaves [B, ...]."""
+
+    def pick(x):
+        groups = x.reshape(x.shape[0], len(envs), -1, *x.shape[2:])  # [T, G, E / G, ...]
+        picked = jax.vmap(lambda x, step, env: x[step, env], in_axes=(1, 0, 0))(groups, steps, envs)
+        return picked.reshape(-1, *picked.shape[2:])
+
+    return jax.tree.map(pick, tree)
+
+
+def pick_envs(tree: Any, envs: jax.Array, axis: int = 1) -> Any:
+    """A minibatch of whole environments: of leaves with an axis of E environments, B of them, those of envs[G, n]."""
+
+    def pick(x):
+        groups = x.reshape(*x.shape[:axis], len(envs), -1, *x.shape[axis + 1 :])
+        take = lambda x, env: jnp.take(x, env, axis, mode="clip")  # noqa: E731
+        picked = jax.vmap(take, in_axes=(axis, 0), out_axes=axis)(groups, envs)
+        return picked.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
+
+    return jax.tree.map(pick, tree)
+
+
+def random_order(key: jax.Array, rows: int, length: int) -> jax.Array:
+    """int32 [rows, length]: the numbers 0 ... length - 1 in an independent random order in each row.
+
+    `jax.random.permutation` sorts pairs, which XLA's CPU backend does four to nine times slower than plain numbers.
+    Here the high bits of each number are random and the low bits are the number itself; with 16 random bits or more,
+    ties are rare.
+    """
+    bits = (length - 1).bit_length()
+    if bits > 16:
+        numbers = jnp.broadcast_to(jnp.arange(length), (rows, length))
+        return jax.random.permutation(key, numbers, axis=1, independent=True)
+    marked = jax.random.bits(key, (rows, length)) >> bits << bits | jnp.arange(length, dtype=jnp.uint32)
+    return (jnp.sort(marked, axis=1) & ((1 << bits) - 1)).astype(jnp.int32)

@@ -1,0 +1,164 @@
+"""The environment a script trains on, and many copies of it stepped in parallel.
+
+An id is one of popgym_arcade, one of gymnax, or `MODULE:CLASS`, a class of your own. Shapes: E environments.
+"""
+
+import ast
+import dataclasses
+import difflib
+import functools
+import importlib
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments.environment import Environment
+
+import popgym_arcade
+from popgym_arcade.baselines.errors import UserError, one_line
+from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
+
+MAX_INT = 2**31 - 1
+
+
+def make_env(args: Any) -> tuple[Environment, Any]:
+    """The environment of `args.env_id` and its parameters, with those of `args.env_params` replaced.
+
+    The same arguments return the same object, so that what is compiled for it is compiled once.
+
+    Raises:
+        UserError: for an unknown id or parameter, and for a twin or frame size the environment does not have.
+    """
+    partial_obs, obs_size = getattr(args, "partial_obs", False), getattr(args, "obs_size", 128)
+    return _make_env(args.env_id, partial_obs, obs_size, tuple(args.env_params))
+
+
+@functools.lru_cache
+def _make_env(env_id: str, partial_obs: bool, obs_size: int, changes: tuple[str, ...]):
+    arcade = has_twins(env_id)
+    if partial_obs and not arcade:
+        raise UserError(f"--env-id {env_id} has no partially observable twin: leave out --partial-obs")
+    if arcade and obs_size not in OBS_SIZES:
+        raise UserError(f"--obs-size {obs_size}: use {' or '.join(map(str, OBS_SIZES))}")
+    if env_id == "MNISTBandit-bsuite":
+        raise UserError(f"--env-id {env_id} downloads its data when it is made: use another id")
+    twin = {"partial_obs": partial_obs, "obs_size": obs_size} if arcade else {}
+    if ":" in env_id:
+        env = environment_class(env_id)(**twin)
+        env_params = env.default_params
+    else:
+        env, env_params = gymnax.make(env_id, **twin)
+    return env, with_changes(env_id, env_params, changes)
+
+
+def has_twins(env_id: str) -> bool:
+    """Whether the id is a popgym_arcade game, or a class of your own that is one, with twins and frame sizes."""
+    if ":" in env_id:
+        return issubclass(environment_class(env_id), ArcadeEnvironment)
+    known = gymnax.registered_envs
+    if env_id not in known:
+        close = difflib.get_close_matches(env_id, known, 3, 0.4) or sorted(known)
+        raise UserError(f"--env-id {env_id!r} is unknown: did you mean {' or '.join(close)}?")
+    return env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
+
+
+def environment_class(env_id: str) -> type[Environment]:
+    """The class that `MODULE:CLASS` names, the module being on Python's path or in the working directory."""
+    module_name, _, class_name = env_id.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if "importlib" in where.filename else f" ({where.filename}, line {where.lineno})"
+        raise UserError(f"--env-id {env_id}: cannot import {module_name}: {one_line(error)}{place}") from None
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Environment)):
+        own = {name: x for name, x in vars(module).items() if getattr(x, "__module__", "") == module_name}
+        classes = [name for name, x in own.items() if isinstance(x, type) and issubclass(x, Environment)]
+        its = f"its environments are {', '.join(classes)}" if classes else "it has none"
+        raise UserError(f"--env-id {env_id}: {module_name} has no gymnax environment {class_name!r}; {its}")
+    return found
+
+
+def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
+    """`env_params` with the fields that `changes`, each NAME=VALUE, replace."""
+    fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
+    for change in changes:
+        name, _, text = change.partition("=")
+        if name not in fields:
+            raise UserError(f"--env-params {change!r}: {env_id} has no such parameter; it has {', '.join(fields)}")
+        try:
+            env_params = env_params.replace(**{name: read_like(fields[name], text)})
+        except (ValueError, SyntaxError, TypeError):
+            kind = type(fields[name]).__name__
+            raise UserError(f"--env-params {change!r}: write {name} like {fields[name]}, its {kind} now") from None
+    return env_params
+
+
+def read_like(old: Any, text: str) -> Any:
+    """The Python literal `text`, which must have the type and shape of `old`; else a ValueError."""
+    new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
+    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
+    if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
+        raise ValueError
+    return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
+
+
+def is_pixels(space: Any) -> bool:
+    """Whether an observation (or its space) is a picture: uint8 [side, side, channels] with a side of 64 or more."""
+    return space.dtype == jnp.uint8 and len(space.shape) == 3 and space.shape[0] >= 64
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelEnvs:
+    """E copies of an environment, each with its own key. Everything is pure."""
+
+    env: Environment
+    env_params: Any
+
+    @property
+    def observation_space(self) -> Any:
+        return self.env.observation_space(self.env_params)
+
+    @property
+    def num_actions(self) -> int:
+        """Discrete actions; of continuous ones, the numbers an action consists of."""
+        space = self.env.action_space(self.env_params)
+        return space.n if hasattr(space, "n") else math.prod(space.shape)
+
+    def reset(self, key: jax.Array, num_envs: int) -> tuple[jax.Array, Any]:
+        """First observations and states, [E, ...]."""
+        keys = jax.random.split(key, num_envs)
+        return jax.vmap(self.env.reset, in_axes=(0, None))(keys, self.env_params)
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
+        """One step of each: obs, state, reward (float32), terminated, truncated (bool, never both true), info."""
+        keys = jax.random.split(key, len(action))
+        step = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))
+        obs, state, reward, terminated, truncated, info = step(keys, state, action, self.env_params)
+        terminated = terminated.astype(bool)
+        # some gymnax ids set both: termination wins
+        return obs, state, reward.astype(jnp.float32), terminated, truncated.astype(bool) & ~terminated, info
+
+    def final_observation(self, info: dict) -> tuple[Any, Callable]:
+        """What `info` knows of the observation an episode ended with, and the function that turns it into that one.
+
+        A frame is drawn from the state by the second, so a branch that is rarely taken also draws rarely.
+        """
+        if "final_state" in info:
+            return info["final_state"], jax.vmap(self.env.get_obs)
+        return info["final_observation"], lambda obs: obs
+
+
+def in_parallel(args: Any) -> ParallelEnvs:
+    """The environment of these arguments, many times over."""
+    return ParallelEnvs(*make_env(args))

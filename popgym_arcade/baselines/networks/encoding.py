@@ -1,0 +1,66 @@
+"""Reading pictures: patches, the convolutions of POPGym Arcade, and encoders that save memory.
+
+Functions that build flax layers belong inside a compact module, whose parameters theirs become.
+Shapes: N frames, h rows, w columns, c channels.
+"""
+
+import functools
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.networks.convolution import convolve, keep_bytes
+
+PAPER_LAYERS = {  # frame: (features, kernel, stride, pooling window, pooling stride); POPGym Arcade, arXiv:2503.01450
+    (128, 128): ((64, 5, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 3, 1), (512, 1, 1, 1, 1)),
+    (256, 256): ((64, 7, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 2, 2), (512, 3, 2, 1, 1)),
+}
+PATCHES = 16  # along each side of a frame
+PIECES = 8  # in which `in_pieces` reads a batch
+
+
+def merge(x: jax.Array, side: int) -> jax.Array:
+    """[N, h, w, c] -> [N, h / side, w / side, side * side * c]: neighbours side by side, by reshaping alone."""
+    n, h, w, c = x.shape
+    x = x.reshape(n, h // side, side, w // side, side, c).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, h // side, w // side, side * side * c)
+
+
+def patches(obs: jax.Array, dtype: Any) -> jax.Array:
+    """uint8 [N, h, w, c] -> [N, 16, 16, F] from 0 to 1: 16 x 16 patches whatever the size, padded with black."""
+    patch = -(-max(obs.shape[1:3]) // PATCHES)
+    rows, columns = (PATCHES * patch - side for side in obs.shape[1:3])
+    # rearranged as bytes, before they become four times as many
+    return merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(dtype) / 255
+
+
+def paper_convolutions(obs: jax.Array, dtype: Any, kernel_init: Any = nn.linear.default_kernel_init) -> jax.Array:
+    """uint8 [N, side, side, c] -> [N, 512]: the encoder of POPGym Arcade, for frames of 128 or 256 px."""
+    if obs.shape[1:3] not in PAPER_LAYERS:
+        raise UserError("--encoder paper reads frames of 128 or 256 px: use --encoder patch")
+    x = obs if obs.dtype == jnp.uint8 else obs.astype(dtype) / 255
+    options = {"dtype": dtype, "promote_dtype": keep_bytes, "kernel_init": kernel_init}
+    for features, kernel, stride, *pool in PAPER_LAYERS[obs.shape[1:3]]:
+        options["conv_general_dilated"] = functools.partial(convolve, pool=tuple(pool))
+        x = nn.leaky_relu(nn.Conv(features, (kernel, kernel), stride, "VALID", **options)(x))
+    return x.reshape(len(obs), -1)
+
+
+def in_pieces(encode: nn.Module, obs: jax.Array) -> jax.Array:
+    """`encode(obs)` of obs[N, ...], read N / 8 at a time (in fewer pieces if 8 does not divide N): features [N, F].
+
+    The backward pass reads each piece a second time, so the encoder's intermediate values are kept for one piece only.
+    Every device has its part of each piece.
+    """
+
+    def read(encode, _, piece):
+        return None, nn.remat(lambda encode, piece: encode(piece))(encode, piece)
+
+    pieces = math.gcd(len(obs), PIECES)
+    parts = obs.reshape(-1, pieces, *obs.shape[1:]).swapaxes(0, 1)
+    _, x = nn.scan(read, variable_broadcast="params", split_rngs={"params": False})(encode, None, parts)
+    return x.swapaxes(0, 1).reshape(len(obs), -1)

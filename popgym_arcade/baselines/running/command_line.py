@@ -1,0 +1,130 @@
+"""From the command line to `main(args)`: flags, `--resume`, `--from-run`, and errors as one line with an exit code."""
+
+import argparse
+import dataclasses
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import tyro
+
+from popgym_arcade.baselines.arguments import RunArgs
+from popgym_arcade.baselines.devices import hosts
+from popgym_arcade.baselines.errors import CannotWrite, UserError
+from popgym_arcade.baselines.limits import flag
+from popgym_arcade.baselines.running.mirror import check_tracking
+from popgym_arcade.baselines.scripts import load_script, read_about, script_name, script_of
+
+NOWHERE = {"coordinator_address": "", "num_processes": None, "process_id": None}
+MAY_DIFFER = (  # from the run that is resumed
+    *("log_every", "eval_every", "checkpoint_every", "save_buffer", "capture_video", "run_dir", "resume", "from_run"),
+    *("num_devices", "distributed", *NOWHERE, "deterministic", "compile_cache"),
+    *("track", "wandb_project_name", "wandb_entity"),
+)
+
+
+def launch(main: Callable, args_class: type[RunArgs]) -> None:
+    """Runs a script: `main` with checked arguments, or the copy in the run folder with `--resume`."""
+    quiet_threads()
+    name = Path(sys.modules[main.__module__].__file__).stem
+    try:
+        args = parse_args(args_class, sys.argv[1:])
+        script_of(args).main(args)
+    except UserError as error:
+        print(f"{name}.py: error: {error}", file=sys.stderr)
+        if isinstance(error, CannotWrite):  # which only the process that writes has met
+            hosts.abandon(error.exit_code)
+        hosts.leave()
+        sys.exit(error.exit_code)
+
+
+def parse_args(args_class: type[RunArgs], argv: list[str]) -> RunArgs:
+    """Checked arguments of a command line; with `--resume` they belong to the script in the run folder.
+
+    Raises:
+        UserError: see `RunArgs.checked`; also for an argument that differs from the run to be resumed
+    """
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--resume", default="")
+    flags.add_argument("--from-run", "--from_run", default="")
+    given, _ = flags.parse_known_args(argv)
+    if given.resume and given.from_run:
+        raise UserError("--resume continues a run, --from-run starts a new one: use one of them")
+    script = sys.modules[args_class.__module__]
+    saved = None
+    if given.resume or given.from_run:
+        folder = given.resume or given.from_run
+        check_made_by(script, folder)
+        args_class = load_script(folder).Args if given.resume else args_class
+        saved = dataclasses.replace(read_args(folder, args_class), distributed=False, **NOWHERE)
+    args = tyro.cli(args_class, args=argv, default=saved, description=script.__doc__)
+    set_up(args)
+    args = args.checked()
+    if given.resume:
+        check_same(args, saved)
+    return args
+
+
+def check_made_by(script: ModuleType, folder: str) -> None:
+    """Raises UserError for a run of another script."""
+    name, made_by = Path(script.__file__).stem, read_about(folder)["script"]
+    if made_by != name:
+        raise UserError(f"{folder} was made by {made_by}.py: use that script")
+
+
+def read_args(folder: str | Path, args_class: type[RunArgs]) -> RunArgs:
+    """The arguments a run was started with. Raises UserError for one that its script does not have."""
+    about = read_about(folder)
+    unknown = about["args"].keys() - {field.name for field in dataclasses.fields(args_class)}
+    if unknown:
+        raise UserError(f"{folder} was started with {flag(min(unknown))}, which {about['script']}.py does not have")
+    return args_class(**about["args"])
+
+
+def check_same(args: RunArgs, saved: RunArgs) -> None:
+    """Raises UserError for arguments that cannot change when a run is resumed."""
+    saved = dataclasses.replace(saved, exp_name=saved.exp_name or script_name(saved))
+    names = [field.name for field in dataclasses.fields(args) if field.name not in MAY_DIFFER]
+    differing = [name for name in names if getattr(args, name) != getattr(saved, name)]
+    if differing:
+        was = ", ".join(f"{flag(name)} {getattr(saved, name)}" for name in differing)
+        raise UserError(f"{args.resume} was started with {was}: this cannot change on resuming, leave it out")
+
+
+def set_up(args: Any) -> None:
+    """What must happen before JAX is used: joins the other hosts and configures the compiler."""
+    where = {name: getattr(args, name) for name in NOWHERE}
+    given = [name for name in where if where[name] != NOWHERE[name]]
+    if given and not (args.distributed and len(given) == len(where)):
+        raise UserError(f"{flag(given[0])}: give --distributed and {', '.join(map(flag, where))} together")
+    host, _, port = args.coordinator_address.rpartition(":")
+    if given and not (host and port.isdigit()):
+        raise UserError(f"--coordinator-address {args.coordinator_address}: write HOST:PORT")
+    if given and not 0 <= args.process_id < args.num_processes:
+        raise UserError(f"--process-id {args.process_id}: use a number from 0 to {args.num_processes - 1}")
+    if args.compile_cache:
+        jax.config.update("jax_compilation_cache_dir", args.compile_cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    if args.track:
+        check_tracking()
+    if args.deterministic:
+        options = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {options}"
+    if args.distributed:
+        try:
+            hosts.join(**where)
+        except (ValueError, RuntimeError) as error:
+            raise UserError(f"--distributed: {str(error).splitlines()[0]}") from None
+
+
+def quiet_threads() -> None:
+    """Leaves it to the main thread to report errors: those of orbax and TensorBoard print stack traces of the same."""
+    threading.excepthook = lambda _: None
+    sys.unraisablehook = lambda _: None
+    logging.getLogger("absl").addFilter(lambda record: record.levelno > logging.ERROR)

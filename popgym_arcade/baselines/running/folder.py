@@ -1,0 +1,100 @@
+"""The run folder: `args.json`, a copy of the script, and errors of the disk as one line."""
+
+import contextlib
+import dataclasses
+import errno
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from popgym_arcade.baselines.arguments import is_arcade
+from popgym_arcade.baselines.errors import CannotWrite
+from popgym_arcade.baselines.scripts import keep_copies, script_name, script_of
+
+PACKAGES = "jax jaxlib flax gymnax memax equinox distrax flashbax optax orbax-checkpoint numpy tyro tensorboard"
+DISK_ERRORS = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM EIO ENOENT".split()
+
+
+def run_name(args: Any) -> str:
+    """The beginning of a run folder's name: environment, twin, experiment, memory, seed."""
+    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
+    env_id = args.env_id.replace(":", ".")
+    return f"{env_id}__{twin}__{args.exp_name}__{getattr(args, 'memory', 'none')}__{args.seed}"
+
+
+def make_run_folder(args: Any) -> Path:
+    """A new folder with `args.json` and a copy of the script. An existing one is never touched."""
+    name = f"{run_name(args)}__{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in range(1, 1000):
+        folder = Path(args.run_dir) / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise CannotWrite(f"--run-dir {args.run_dir}: {error.strerror}") from None
+    with removed_on_failure(folder):
+        (folder / "args.json").write_text(json.dumps(describe(args), indent=2))
+        keep_copies(args, folder)
+    return folder
+
+
+@contextlib.contextmanager
+def removed_on_failure(folder: Path) -> Iterator[None]:
+    """Inside it, an error removes the new folder, in which nothing has been computed yet."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def describe(args: Any) -> dict[str, Any]:
+    """What `args.json` says: the script, its arguments, and what they ran on."""
+    return {
+        "script": script_name(args),
+        "script_path": str(Path(script_of(args).__file__).resolve()),
+        "args": dataclasses.asdict(args),
+        "versions": {"python": sys.version.split()[0]} | installed_versions(),
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "git_commit": git_commit(Path(script_of(args).__file__).parent),
+    }
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of the packages that results depend on, as far as they are installed."""
+    found = {}
+    for package in [*PACKAGES.split(), "popgym-arcade"]:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit that is checked out in a folder, with "-dirty" if a tracked file differs; None outside of git."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(describe, cwd=folder, capture_output=True, text=True).stdout.strip() or None
+
+
+@contextlib.contextmanager
+def one_line_for_disk_errors(folder: str | Path) -> Iterator[None]:
+    """Inside it, an error of the disk becomes `CannotWrite`. What was saved before stays."""
+    reasons = [os.strerror(getattr(errno, name)) for name in DISK_ERRORS]
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:  # tensorstore raises the latter two
+        known = [reason for reason in reasons if reason in str(error)]
+        if not known:
+            raise
+        raise CannotWrite(f"{folder}: {known[0]}; fix that, then resume from the last checkpoint") from None

@@ -1,0 +1,156 @@
+"""Memory of a device: how much there is, and how much a training will take, known before anything is compiled."""
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+
+from popgym_arcade.baselines.arguments import is_arcade
+from popgym_arcade.baselines.devices.mesh import device_mesh, leaf_name
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import flag
+from popgym_arcade.baselines.networks.encoding import PIECES
+
+PROCESS_BYTES = 1.0e9  # of a CPU process apart from its arrays: Python, JAX, and what compiling leaves behind
+MAX_PARAMS = 50_000_000  # memax's Spherical grows with the cube of the hidden size
+REMEDIES = {  # what takes memory: flags to lower, flags to raise
+    "state": (("num_envs", "num_seeds", "hidden_size"), ()),
+    "rollout": (("num_envs", "num_steps"), ()),
+    "replay buffer": (("buffer_size",), ()),
+    "minibatch": (("batch_size", "num_envs", "num_steps"), ("num_minibatches",)),
+}
+
+
+def available() -> float:
+    """Bytes a process has for its arrays on each of its devices; infinity if the device does not say.
+
+    For CPUs, their share of what the machine, or the container, allows the process and Python does not use.
+    """
+    if jax.default_backend() != "cpu":
+        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError, ValueError):  # a container's limit, or "max"
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return (min(limits) - PROCESS_BYTES) / jax.local_device_count()
+
+
+def size_of(x: Any) -> int:
+    """Bytes of an array, or of anything with its `shape` and `dtype`; a random key counts as its two numbers."""
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return math.prod(x.shape) * (8 if is_key else x.dtype.itemsize)
+
+
+def byte_size(tree: Any) -> int:
+    """Bytes of the arrays of a tree, or of the shapes that `jax.eval_shape` puts in their places."""
+    return sum(map(size_of, jax.tree.leaves(tree)))
+
+
+def backward_bytes(function: Callable, params: Any) -> int:
+    """The most bytes held while `function(params)` is differentiated; of `params` only the shapes are read.
+
+    That is what the backward pass needs of the forward pass, and twice the largest value that depends on `params`: its
+    gradient, and the gradient it is computed from. Values that do not depend on them, such as frames that two networks
+    prepare in the same way, are counted once, because XLA computes them once. What a function under `jax.checkpoint`
+    computes inside is not seen.
+    """
+    jaxpr = jax.make_jaxpr(lambda params: jax.vjp(function, params)[1])(params).jaxpr
+    dependent, largest = set(jaxpr.invars), 0
+    for equation in jaxpr.eqns:
+        if dependent.intersection(x for x in equation.invars if not isinstance(x, Literal)):
+            dependent.update(equation.outvars)
+            largest = max([largest, *(size_of(x.aval) for x in equation.outvars)])
+    kept = [x for x in jaxpr.outvars if not isinstance(x, Literal)]
+    kept = {x if x in dependent else (x.aval.shape, x.aval.dtype): size_of(x.aval) for x in kept}
+    return sum(kept.values()) + 2 * largest
+
+
+def minibatch_bytes(args: Any, script: ModuleType) -> int:
+    """Bytes of a minibatch's inputs, and of what is held while the network is differentiated on them."""
+    network, begin, act = script.make_actor(args)
+    init, _ = script.make_train(args)
+    params = jax.eval_shape(init, jax.random.key(0)).params
+    actor = jax.eval_shape(lambda key: begin(key, 1), jax.random.key(0))
+    _, transition, _ = jax.eval_shape(lambda params, actor: act(params, actor, greedy(script)), params, actor)
+    steps, batch = args.minibatch_shape
+
+    def inputs():
+        blank = lambda x: jnp.zeros((steps, batch, *x.shape[1:]), x.dtype)  # noqa: E731
+        obs, prev_action = blank(actor.obs), blank(transition.action)
+        return script.initial_carry(network, batch), obs, prev_action, jnp.ones((steps, batch), bool)
+
+    backward = backward_bytes(lambda params: script.forward(network, params, *inputs())[1], params)
+    return byte_size(jax.eval_shape(inputs)) + backward
+
+
+def greedy(script: ModuleType) -> Any:
+    """What a script's `act` takes for its greedy policy."""
+    return script.POLICIES["greedy"]
+
+
+def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
+    """Bytes a training takes on each device, by what takes them: the keys of REMEDIES.
+
+    What XLA has to hold at once: parameters, optimiser and environments; a rollout; the steps in a replay buffer; a
+    minibatch's inputs and what the backward pass needs of the forward pass.
+    """
+    mesh, seeds = device_mesh(args), args.num_seeds
+    alone = dataclasses.replace(args, num_seeds=1, num_devices=1)
+    _, _, act = script.make_actor(alone)
+    state = jax.eval_shape(script.make_train(alone)[0], jax.random.key(0))
+    _, transition, _ = jax.eval_shape(lambda state: act(state.params, state.actor, greedy(script)), state)
+    minibatch = minibatch_bytes(alone, script)
+    if getattr(args, "remat", False):  # only one of the pieces is there as a whole
+        whole = minibatch_bytes(dataclasses.replace(alone, remat=False), script)
+        minibatch += (whole - minibatch) / PIECES
+    named = jax.tree_util.tree_flatten_with_path(state)[0]
+    of_envs = [(leaf_name(path), size_of(x)) for path, x in named if leaf_name(path).startswith(state.OF_ENVS)]
+    replay = sum(size for name, size in of_envs if name.startswith("replay"))
+    actor = sum(size for name, size in of_envs) - replay
+    own = seeds / mesh.size if mesh.axis_names == ("seeds",) else seeds  # parameters on each device
+    steps = args.update_size // args.num_envs
+    return {
+        "state": own * (byte_size(state) - actor - replay) + seeds * actor / mesh.size,
+        "rollout": seeds * (steps * byte_size(transition) + actor) / mesh.size,
+        "replay buffer": seeds * replay / mesh.size,
+        "minibatch": seeds * minibatch / mesh.size,
+    }
+
+
+def check_memory(args: Any, script: ModuleType) -> None:
+    """Raises UserError, with the flags to change, for a training that does not fit into the memory of a device."""
+    init, _ = script.make_train(dataclasses.replace(args, num_seeds=1, num_devices=1))
+    params = byte_size(jax.eval_shape(init, jax.random.key(0)).params) // 4
+    if params > MAX_PARAMS:
+        memory = f"--memory {args.memory} at " if hasattr(args, "memory") else ""
+        network = f"{memory}--hidden-size {args.hidden_size} makes {params / 1e6:.0f}M parameters"
+        raise UserError(f"{network}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
+    needed, there = memory_needed(args, script), available()
+    total, largest = sum(needed.values()), max(needed, key=needed.get)
+    if total > there:
+        raise UserError(
+            f"training takes about {total / 1e9:.1f} GB, {needed[largest] / 1e9:.1f} of it for the {largest}, and "
+            f"{there / 1e9:.1f} are available: {remedy(args, largest)}"
+        )
+
+
+def remedy(args: Any, part: str) -> str:
+    """Which flags of these arguments to lower or raise so that a part takes less memory."""
+    known = {field.name for field in dataclasses.fields(args)}
+    if part == "minibatch" and "batch_size" in known:  # it is sampled from a replay buffer
+        known.remove("num_envs")
+    lower, higher = ([flag(name) for name in names if name in known] for names in REMEDIES[part])
+    verbs = (("raise", higher), ("lower", lower))
+    words = [f"{verb} {' or '.join(names)}" for verb, names in verbs if names]
+    if part == "replay buffer" and is_arcade(args) and args.replay_storage == "frames":
+        words.append("use --replay-storage states")
+    elif part == "replay buffer" and "memory" in known:
+        words.append(f"lower --hidden-size, or use another --memory than {args.memory}, which is stored with the steps")
+    return ", or ".join(words)

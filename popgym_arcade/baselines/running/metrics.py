@@ -1,0 +1,71 @@
+"""Updates in chunks, and the sums from which the curves are made.
+
+An update returns sums that add up over updates. Shapes: T steps of a rollout, E environments.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from popgym_arcade.baselines.errors import Diverged
+
+
+def repeat(update: Callable) -> Callable:
+    """train_chunk(state, num_updates) -> (state, sums) from update(state) -> (state, sums).
+
+    `num_updates` is traced, so one program serves chunks of every length. The sums count the "updates" as well.
+    """
+    update = jax.jit(update, inline=True)  # traced once, for `zero` and for the loop
+
+    def train_chunk(state: Any, num_updates: jax.Array) -> tuple[Any, dict]:
+        def counted(state):
+            state, sums = update(state)
+            return state, sums | {"updates": jnp.int32(1)}
+
+        def body(_, carry):
+            state, sums = counted(carry[0])
+            return state, jax.tree.map(jnp.add, carry[1], sums)
+
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(counted, state)[1])
+        return jax.lax.fori_loop(0, num_updates, body, (state, zero))
+
+    return train_chunk
+
+
+def episode_sums(rollout: Any) -> dict[str, jax.Array]:
+    """Sums over the episodes that end in a rollout with leaves [T, E]."""
+    done = rollout.terminated | rollout.truncated
+    return {
+        "episodes": done.sum(dtype=jnp.int32),
+        "episodic_return": (done * rollout.episode_return).sum(),
+        "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
+    }
+
+
+def episode_curves(sums: dict) -> dict[str, np.ndarray]:
+    """Mean return and length of the episodes that ended, and their number; NaN, which adds no point, if none did."""
+    episodes = nan_if_zero(sums["episodes"])
+    means = {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
+    return means | {"charts/episodes": episodes}
+
+
+def nan_if_zero(count: Any) -> np.ndarray:
+    """A divisor that makes the mean of nothing NaN."""
+    return np.where(np.asarray(count) > 0, count, math.nan)
+
+
+def check_finite(args: Any, sums: dict, step: int) -> None:
+    """Raises Diverged, naming the first of the sums that is NaN or infinite."""
+    for name, value in sums.items():
+        bad = ~np.isfinite(value)
+        if bad.any():
+            count = bad.reshape(args.num_seeds, -1).any(axis=1).sum()
+            seeds = f" in {count} of the seeds" if args.num_seeds > 1 else ""
+            raise Diverged(
+                f"{name} became {value[bad][0]}{seeds} before step {step}: "
+                "lower --learning-rate or --max-grad-norm; earlier checkpoints are kept"
+            )

@@ -1,0 +1,105 @@
+"""What a finished run leaves to look at: `curve.png`, and films of one greedy episode."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.running.records import Records
+
+MAX_FRAMES = 2_000  # of a film
+FRAME_MILLISECONDS = 50
+
+
+def draw_curve(records: Records) -> None:
+    """`curve.png` in the run folder: for each task the greedy return over steps, and that of the random policy."""
+    from matplotlib.figure import Figure  # imported only here, because it takes half a second
+
+    args, count = records.args, len(records.args.task_names)
+    columns = math.ceil(math.sqrt(count))
+    rows = -(-count // columns)
+    figure = Figure(figsize=(max(3.6 * columns, 7), max(2.6 * rows + 0.4, 4)), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
+    for n, axes in enumerate(panels[:count]):
+        draw_task(axes, records, n)
+        if count > 1:
+            axes.set_title(args.task_names[n], fontsize=10)
+    for axes in panels[count:]:
+        axes.axis("off")
+    panels[0].legend(fontsize=8)
+    figure.suptitle(records.folder.resolve().name.rpartition("__")[0].replace("__", " · "), fontsize=10)
+    figure.supxlabel("environment steps" + " of all tasks" * (count > 1), fontsize=9)
+    figure.supylabel(f"return, mean of {args.eval_episodes} episodes", fontsize=9)
+    figure.savefig(records.folder / "curve.png", dpi=150)
+
+
+def draw_task(axes: Any, records: Records, n: int) -> None:
+    """The curves of task n: a line for each seed."""
+    (steps, means), (_, random) = records.task_returns("greedy"), records.task_returns("random")
+    for i in range(records.args.num_seeds):
+        axes.plot(steps, means[:, i, n], marker="o", markersize=3, label=f"greedy, seed {records.args.seed + i}")
+    axes.axhline(random[..., n].mean(), color="gray", linestyle="--", label="random policy")
+    axes.set(xlim=(0, None))
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3)
+
+
+def save_films(args: Any, folder: Path, program: tuple, params: Any, keys: jax.Array) -> None:
+    """A GIF of a greedy episode of each task, played by the first seed. See `film_episode`."""
+    if args.num_seeds > 1:
+        params, keys = jax.tree.map(lambda x: x[0], (params, keys))
+    films = film_episode(args, *program, params, keys)
+    for name, frames in zip(args.task_names, films, strict=True):
+        save_gif(frames, folder / (f"episode_{name}.gif" if len(films) > 1 else "episode.gif"))
+
+
+def film_episode(args: Any, begin: Callable, act: Callable, greedy: Any, params: Any, key: jax.Array) -> list[list]:
+    """The frames of a greedy episode of each task: what the agent sees and, next to a partial twin, the full frame.
+
+    uint8 [side, side or 2 side, 3] each. `params` and `key` are those of one seed.
+    """
+    twins = [
+        [
+            make_env(dataclasses.replace(task, partial_obs=partial))[0]
+            for partial in (True, False)[not args.partial_obs :]
+        ]
+        for task in args.tasks
+    ]
+
+    def pictures(env_state: Any) -> list[jax.Array]:
+        states = env_state if len(twins) > 1 else (env_state,)
+        first = [jax.tree.map(lambda x: x[0], state) for state in states]
+        return [
+            jnp.concatenate([twin.get_obs(s) for twin in pair], axis=1) for pair, s in zip(twins, first, strict=True)
+        ]
+
+    @jax.jit
+    def advance(actor):
+        actor, transition, info = act(params, actor, greedy)
+        infos = info if len(twins) > 1 else (info,)
+        final = tuple(info["final_state"] for info in infos)
+        return actor, transition.terminated | transition.truncated, pictures(final if len(twins) > 1 else final[0])
+
+    actor, over = begin(key, 1), np.zeros(len(twins), bool)
+    films = [[np.asarray(frame)] for frame in pictures(actor.env_state)]
+    while not over.all() and max(map(len, films)) < MAX_FRAMES:
+        actor, done, frames = advance(actor)
+        for n in np.flatnonzero(~over):
+            films[n].append(np.asarray(frames[n]))
+        over |= np.asarray(done)
+    return films
+
+
+def save_gif(frames: list[np.ndarray], path: Path) -> None:
+    """A GIF at twice the size."""
+    from PIL import Image
+
+    size = 2 * frames[0].shape[1], 2 * frames[0].shape[0]
+    images = [Image.fromarray(frame).resize(size, Image.Resampling.NEAREST) for frame in frames]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=FRAME_MILLISECONDS, loop=0)

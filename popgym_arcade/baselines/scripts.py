@@ -1,0 +1,130 @@
+"""The script of a run: its name, the copy that the run folder keeps, and how that copy is loaded again.
+
+A run is always read by exactly the code that made it. Loading a run therefore executes Python from its folder.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from popgym_arcade.baselines.errors import UserError, one_line
+
+CONTRACT = ("Args", "POLICIES", "make_actor", "make_train", "forward", "initial_carry", "Output")
+
+
+def script_of(args: Any) -> ModuleType:
+    """The module in which the class of these arguments is defined."""
+    return sys.modules[type(args).__module__]
+
+
+def script_name(args: Any) -> str:
+    """The name of a script's file, without its ending."""
+    return Path(script_of(args).__file__).stem
+
+
+def keep_copies(args: Any, folder: Path) -> None:
+    """Copies the script, and the modules of your own environments, into a run folder."""
+    modules = [script_of(args), *(sys.modules[name] for name in environment_modules(args))]
+    for path in {Path(module.__file__) for module in modules}:
+        if path.parent.resolve() != folder.resolve():
+            shutil.copyfile(path, folder / path.name)
+
+
+def environment_modules(args: Any) -> list[str]:
+    """The modules that `--env-id MODULE:CLASS` names, where each is a single file."""
+    names = {task.env_id.partition(":")[0] for task in args.tasks if ":" in task.env_id}
+    return sorted(name for name in names if "." not in name and not hasattr(sys.modules[name], "__path__"))
+
+
+def read_about(folder: str | Path) -> dict[str, Any]:
+    """The contents of a run's `args.json`: "script", "args", versions. Raises UserError where there is no run."""
+    try:
+        about = json.loads((Path(folder) / "args.json").read_text())
+        about["args"] = {name: tuple(x) if isinstance(x, list) else x for name, x in about["args"].items()}
+        return about | {"script": str(about["script"])}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{folder} is not a run folder: it has no readable args.json") from None
+
+
+def load_script(folder: str | Path) -> ModuleType:
+    """The script of a run: the copy in its folder, or for runs older than that the one that can be imported.
+
+    One line on standard error says so if the copy differs from the script of the same name that can be imported.
+
+    Raises:
+        UserError: if there is no such script, it cannot be imported, or it is not a training script.
+    """
+    about, folder = read_about(folder), Path(folder)
+    name = about["script"]
+    if not re.fullmatch(r"[\w-]+", name):
+        raise UserError(f"{folder} is not a run folder: {name!r} in its args.json is not the name of a script")
+    copy = folder / f"{name}.py"
+    load_environments(about, folder)
+    if copy.is_file():
+        script = loaded_copy(name, copy, about)
+    else:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(
+                f"{folder} was made by {name}.py, of which it has no copy: put that script next to this one"
+            )
+        script = importlib.import_module(name)
+    missing = [part for part in CONTRACT if not hasattr(script, part)]
+    if missing:
+        raise UserError(f"{folder} was made by {name}.py, which is not a training script: it has no {missing[0]}")
+    return script
+
+
+def loaded_copy(name: str, copy: Path, about: dict[str, Any]) -> ModuleType:
+    """The module of a copied script. Copies with the same contents share one module, and so compiled programs."""
+    contents = copy.read_bytes()
+    main = sys.modules["__main__"]
+    running = Path(getattr(main, "__file__", None) or "")
+    if running.stem == name and running.is_file() and running.read_bytes() == contents:
+        return main
+    unique = f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{hashlib.sha256(contents).hexdigest()[:12]}"
+    if unique in sys.modules:
+        return sys.modules[unique]
+    spec = importlib.util.find_spec(name)
+    if spec and spec.origin and Path(spec.origin).is_file():
+        if Path(spec.origin).read_bytes() == contents:
+            return importlib.import_module(name)
+        print(f"{name}.py has changed since this run: executing {copy}", file=sys.stderr)
+    beside = str(Path(about.get("script_path", copy)).parent)
+    if beside not in sys.path:
+        sys.path.append(beside)  # for modules of your own that the script imports
+    return executed(unique, copy)
+
+
+def load_environments(about: dict[str, Any], folder: Path) -> None:
+    """Imports the copies of your own environments that a run was trained on, under their own names."""
+    env_ids = about["args"].get("env_ids") or (about["args"].get("env_id", ""),)
+    for name in sorted({env_id.partition(":")[0] for env_id in env_ids if ":" in env_id}):
+        copy = folder / f"{name}.py"
+        if not copy.is_file():
+            continue
+        known = sys.modules.get(name)
+        if known is None:
+            executed(name, copy)
+        elif Path(known.__file__).read_bytes() != copy.read_bytes():
+            raise UserError(f"{copy} differs from {known.__file__}, which is loaded already: look at one run at a time")
+
+
+def executed(name: str, path: Path) -> ModuleType:
+    """The module of a file, as `sys.modules[name]`. Raises UserError if it cannot be imported."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(
+            f"{path} cannot be imported, its args.json lists the versions it ran with: {one_line(error)}"
+        ) from None
+    return module

@@ -1,0 +1,55 @@
+"""Encoders: pixels of any side, bytes and floats, vectors; reading in pieces."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from popgym_arcade.baselines.environment import is_pixels
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.networks.encoding import PAPER_LAYERS, merge, patches
+from pqn_rnn import Encoder
+
+
+@pytest.mark.parametrize("side", [64, 84, 128, 256])
+def test_encoders_read_pixels_of_any_side(side):
+    obs = jax.random.randint(jax.random.key(0), (2, side, side, 3), 0, 256).astype(jnp.uint8)
+    kinds = ["patch"] + ["paper"] * ((side, side) in PAPER_LAYERS)
+    for kind in kinds:
+        encoder = Encoder(kind, jnp.float32)
+        features, params = encoder.init_with_output(jax.random.key(1), obs)
+        assert features.shape == (2, 512) and features.dtype == jnp.float32
+        if kind == "patch":  # reads every corner; the paper's VALID convolutions leave out a few pixels at two edges
+            for y, x in ((0, 0), (0, side - 1), (side - 1, 0), (side - 1, side - 1)):
+                changed = obs.at[:, y, x].set(255 - obs[:, y, x])
+                assert jnp.abs(encoder.apply(params, changed) - features).max() > 0
+
+
+def test_observations_that_are_not_pixels_are_flattened():
+    encoder = Encoder("dense", jnp.float32)
+    for obs in (jnp.zeros((2,), jnp.int32), jnp.zeros((2, 10, 10, 4)), jnp.zeros((2, 8, 8, 3), jnp.uint8)):
+        assert encoder.init_with_output(jax.random.key(0), obs)[0].shape == (2, 256)
+        assert not is_pixels(obs[0])
+
+
+@pytest.mark.parametrize("kind", ["patch", "paper"])
+def test_frames_as_floats_are_read_like_bytes(kind):
+    """The analysis scripts differentiate with respect to frames, and so hand them in as float32, 0 to 255."""
+    obs = jax.random.randint(jax.random.key(0), (2, 128, 128, 3), 0, 256).astype(jnp.uint8)
+    encoder = Encoder(kind, jnp.float32)
+    features, params = encoder.init_with_output(jax.random.key(1), obs)
+    np.testing.assert_array_equal(encoder.apply(params, obs.astype(jnp.float32)), features)
+
+
+def test_other_frames_are_refused_by_the_papers_encoder():
+    with pytest.raises(UserError, match="--encoder paper reads frames of 128 or 256 px: use --encoder patch"):
+        Encoder("paper", jnp.float32).init(jax.random.key(0), jnp.zeros((1, 84, 84, 3), jnp.uint8))
+
+
+def test_patches_hold_neighbours():
+    obs = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype(np.uint8)
+    found = np.asarray(patches(jnp.asarray(obs), jnp.float32)).reshape(2, 16, 16, 2, 2, 3)
+    for y, x in ((0, 0), (3, 5), (15, 15)):
+        expected = obs[:, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2] / 255
+        np.testing.assert_allclose(found[:, y, x], expected, rtol=1e-6)
+    assert merge(jnp.zeros((1, 8, 4, 3)), 2).shape == (1, 4, 2, 12)
