@@ -379,11 +379,12 @@ def make_train(args: Args):
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
 
-        def minibatch(learner, order):
+        def minibatch(learner, picked):
             """One gradient step on B steps of the rollout."""
             params, opt_state = learner
-            picked = pick_steps((rollout, advantage, target), *order)
-            batch, *estimates = jax.tree.map(lambda x: x[None], picked)  # [1, B]
+            order, rest = picked
+            batch, *estimates = jax.tree.map(lambda x: x[None], rest)  # [1, B]
+            batch = batch.replace(obs=pick_steps(rollout.obs, *order)[None])
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
@@ -393,7 +394,9 @@ def make_train(args: Args):
         def epoch(carry, order):
             """A pass over the rollout in minibatches; it has no effect once learning from the rollout has stopped."""
             before, stopped = carry
-            learner, learned = jax.lax.scan(minibatch, before, order)
+            # all but the observations, of which a shuffled copy could take too much memory
+            rest = jax.vmap(functools.partial(pick_steps, (rollout.replace(obs=None), advantage, target)))(*order)
+            learner, learned = jax.lax.scan(minibatch, before, (order, rest))
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is not None:
                 nothing = before, jax.tree.map(jnp.zeros_like, learned)

@@ -1,6 +1,11 @@
-"""What all analysis scripts promise: equal copies, flags that are read, refusals, intervals that cover."""
+"""What every analysis script promises, tested once: how it is built, what it refuses, how it finds, loads and plays agents.
+
+The parts of popgym_arcade/analysis are tested here with evaluate.py, which is the cheapest. What is different in each
+script is tested in the file of its name.
+"""
 
 import ast
+import csv
 import dataclasses
 import importlib
 import json
@@ -8,116 +13,250 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from scripts import fresh_params, script, small
-from test_copies import definitions
-from untrained_agents import ANALYSIS, PLAYERS, STEP, untrained
+from rliable import library, metrics
+from scripts import ALL, CADENCES, ROLLOUTS, SIZES, fresh_params, small
+from test_run_scripts import LAMPS, SQUARED
+from untrained_agents import ANALYSIS, PLAYERS, STEP, agent_in, untrained
 
 import evaluate
+import recall_density
+from popgym_arcade.analysis import intervals
+from popgym_arcade.analysis.agents import (
+    find_runs,
+    first_params,
+    load_agent,
+    load_agents,
+    one_seed,
+    params_at,
+    saved_steps,
+)
+from popgym_arcade.analysis.groups import groups_of
+from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of
+from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.trajectories import observations, record
+from popgym_arcade.analysis.twins import in_twins
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running.checkpoints import save_checkpoint
+from popgym_arcade.baselines.running.evaluation import make_keys
+from popgym_arcade.baselines.running.folder import make_run_folder
+from popgym_arcade.baselines.scripts import executed
 
 ROOT = Path(__file__).parents[1]
-
-# What makes one script another; else, what has the same name has the same text.
-OWN = {
-    *("Args", "SCRIPT", "COLUMNS", "EPISODE_COLUMNS", "MEASURES"),
-    *("load_all", "main", "measure", "write", "table", "rows_of", "episode_rows_of", "row_of"),
-    *("film", "draw", "play"),
+PACKAGE = ROOT / "popgym_arcade" / "analysis"
+MODULES = (  # of popgym_arcade.analysis; each imports only those before it
+    *("command_line", "output", "tables", "intervals", "interquartile"),
+    *("agents", "twins", "networks", "groups", "trajectories"),
+)
+MAX_LINES = {
+    **{"evaluate": 300, "saliency": 750, "recall_density": 480, "contamination": 600},
+    **{"filter_comparison": 450, "gap_and_bias": 520, "tune": 600},
 }
+PIXELS = {"env_id": "SkittlesEasy", "partial_obs": True}
 
 
-@pytest.mark.parametrize("name", ANALYSIS)
-def test_copies_have_not_drifted(name):
-    mine = definitions(name)
-    for other in ANALYSIS:
-        theirs = definitions(other)
-        assert not [word for word in mine.keys() & theirs.keys() - OWN if mine[word] != theirs[word]], other
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
 
 
-def test_the_scripts_do_share():
-    shared = set.intersection(*(set(definitions(name)) for name in PLAYERS)) - OWN
-    assert {
-        "UserError",
-        "Agent",
-        "find_runs",
-        "load_agent",
-        "in_twins",
-        "one_seed",
-        "twin_name",
-        "new_folder",
-    } <= shared
-    replaying = set.intersection(*(set(definitions(name)) for name in PLAYERS[1:]))
-    assert {"Trajectory", "record", "observations", "action_values"} <= replaying - OWN - shared
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return untrained("pqn_mlp", tmp_path_factory.mktemp("run"))
 
 
-@pytest.mark.parametrize("name", ANALYSIS)
-def test_every_flag_is_read_and_every_part_in_its_place(name):
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory):
+    """A run with seeds 5 and 6; see `untrained` for their parameters."""
+    return untrained("pqn_mlp", tmp_path_factory.mktemp("two_seeds"), num_seeds=2, seed=5)
+
+
+def rows_in(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def called(name, *flags, **options):
+    """An analysis script in a process of its own."""
+    line = [sys.executable, str(ROOT / f"{name}.py"), *map(str, flags)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, **options)
+
+
+# --------------------------------------------------------------------------------------------------------- structure
+
+
+def imports_of(path):
+    """The names of the modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+def test_the_package_is_short_modules_that_import_in_one_direction():
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", *MODULES}
+    for path in PACKAGE.glob("*.py"):
+        assert path.read_text().count("\n") <= 250, path
+        for name in imports_of(path):
+            top, *parts = name.split(".")
+            assert top not in {script.stem for script in ROOT.glob("*.py")}, f"{path} imports the script {name}"
+            if top == "popgym_arcade":
+                assert parts[0] in ("analysis", "baselines", "environments"), f"{path} imports {name}"
+            if top == "popgym_arcade" and parts[0] == "analysis":
+                assert MODULES.index(parts[1]) < MODULES.index(path.stem), f"{path} imports {name}"
+
+
+def test_nothing_below_imports_the_analysis():
+    for path in (ROOT / "popgym_arcade").rglob("*.py"):
+        if path.parent != PACKAGE:
+            assert not [name for name in imports_of(path) if name.startswith("popgym_arcade.analysis")], path
+
+
+def test_no_script_imports_another_script():
+    scripts = {path.stem: set(imports_of(path)) for path in ROOT.glob("*.py")}
+    assert {*ALL, *MAX_LINES} == set(scripts)
+    for name, imported in scripts.items():
+        assert not imported & scripts.keys(), name
+    for name in ALL:
+        assert not [module for module in scripts[name] if module.startswith("popgym_arcade.analysis")], name
+
+
+@pytest.mark.parametrize("name", MAX_LINES)
+def test_a_script_is_short_and_its_parts_come_in_order(name):
     source = (ROOT / f"{name}.py").read_text()
-    for field in dataclasses.fields(importlib.import_module(name).Args):
-        assert re.findall(rf"\b(?:args|self)\.{field.name}\b", source) or f'"{field.name}"' in source, field.name
+    assert source.count("\n") <= MAX_LINES[name]
     headings = re.findall(r"^# -+ (.*)$", source, re.MULTILINE)
     assert headings[0] == "arguments" and headings[-1] == "main" and len(headings) > 2
-    assert source.endswith(source_end(ROOT / "evaluate.py")) and f"docs/{name}.md" in source
-
-
-def source_end(path):
-    """The last lines, which turn a UserError into one line and exit code 2."""
-    return path.read_text()[path.read_text().index('if __name__ == "__main__":') :]
+    assert f"Run:   python {name}.py" in source and f"Page:  docs/{name}.md" in source
 
 
 @pytest.mark.parametrize("name", ANALYSIS)
-def test_nesting_stays_readable(name):
+def test_a_script_reads_all_its_flags_and_launches_its_main(name):
+    source = (ROOT / f"{name}.py").read_text()
+    for field in dataclasses.fields(importlib.import_module(name).Args):
+        read = re.findall(rf"\b(?:args|self)\.{field.name}\b", source) or f'"{field.name}"' in source
+        assert read or field.name == "out", field.name  # `new_folder` reads that one
+    assert "with new_folder(args) as out:\n" in source and "args = args.checked()\n" in source
+    assert source.endswith('\n\nif __name__ == "__main__":\n    launch(main, Args)\n')
+
+
+@pytest.mark.parametrize("path", [*(ROOT / f"{name}.py" for name in MAX_LINES), *PACKAGE.glob("*.py")], ids=str)
+def test_nesting_stays_readable(path):
     def depth(node, kinds):
         inside = max((depth(child, kinds) for child in ast.iter_child_nodes(node)), default=0)
         return inside + isinstance(node, kinds)
 
-    for node in ast.parse((ROOT / f"{name}.py").read_text()).body:
+    for node in ast.parse(path.read_text()).body:
         assert depth(node, (ast.FunctionDef, ast.ClassDef)) <= 3, node.name
-        assert depth(node, (ast.For, ast.While, ast.If, ast.With, ast.Try)) <= 3 or node.name == "new_folder"
+        assert depth(node, (ast.For, ast.While, ast.If, ast.With, ast.Try)) <= 3, node.name
+
+
+# ------------------------------------------------------------------------------------------------- the command line
 
 
 @pytest.mark.parametrize("name", ANALYSIS)
-def test_a_pattern_that_names_nothing_ends_with_one_line(name, tmp_path):
-    command = [sys.executable, ROOT / f"{name}.py", "--runs", str(tmp_path / "no*"), "--out", str(tmp_path / "out")]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
+def test_a_pattern_that_matches_nothing_is_one_line_and_exit_code_2(name, tmp_path):
+    done = called(name, "--runs", tmp_path / "no*", "--out", tmp_path / "out", cwd=ROOT)
     assert done.returncode == 2 and done.stdout == ""
     assert re.fullmatch(rf"{name}\.py: error: --runs .*no\*.*\n", done.stderr)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return untrained("pqn_mlp", tmp_path_factory.mktemp("runs"))
+@pytest.fixture
+def idea(tmp_path, monkeypatch):
+    """The run of a modified script on an environment of its author's. Both files are in the run folder alone."""
+    ideas = tmp_path / "ideas"
+    ideas.mkdir()
+    source = (ROOT / "pqn_mlp.py").read_text().replace(SQUARED, "optax.huber_loss(q, target).mean()")
+    source = source.replace("hidden_size: Count", "wide: Count").replace("args.hidden_size", "args.wide")
+    (ideas / "my-idea.py").write_text(source)
+    (ideas / "lamp_games.py").write_text(LAMPS.replace("PATIENCE", "7"))
+    monkeypatch.chdir(ideas)
+    module = executed("my_idea", ideas / "my-idea.py")
+    sizes = {name: value for name, value in (SIZES | ROLLOUTS | CADENCES).items() if name != "hidden_size"}
+    played = {"env_id": "lamp_games:Lamps", "partial_obs": True, "wide": 16, "run_dir": str(tmp_path / "runs")}
+    args = module.Args(**(sizes | played)).checked()
+    run = make_run_folder(args)
+    save_checkpoint(run, args, STEP, {"params": first_params(args)})
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(ideas)
+    yield run
+    sys.modules.pop("my_idea"), sys.modules.pop("lamp_games")
 
 
-def refused(name, words, out, **changes):
-    """The script refuses with these words, and leaves nothing."""
-    module = importlib.import_module(name)
-    with pytest.raises(module.UserError, match=words) as error:
-        module.main(module.Args(out=str(out), **changes))
+def test_a_run_of_a_modified_copy_is_analysed_from_any_folder(idea, tmp_path):
+    """The script has a name that is no identifier, and a flag that the repository's script does not have."""
+    assert {"my-idea.py", "lamp_games.py", "args.json", "checkpoints"} == {path.name for path in idea.iterdir()}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    flags = "--runs", f"../runs/{idea.name}", "--twin", "both", "--episodes", 2
+    done = called("evaluate", *flags, "--out", "out", cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(idea.name) == 2 and done.stdout.endswith("written to out\n")
+    rows = rows_in(elsewhere / "out" / "evaluate.csv")
+    assert [(row["script"], row["env_id"], row["twin"]) for row in rows] == [
+        ("my-idea", "lamp_games:Lamps", "mdp"),
+        ("my-idea", "lamp_games:Lamps", "pomdp"),
+    ]
+    assert {row["length_mean"] for row in rows} == {"7.0"}  # what the copied environment says
+
+
+def test_runs_of_different_versions_of_a_script_are_each_read_by_their_own(run, tmp_path, capsys):
+    """The other version negates the network's output, and its run has a negated head: both play alike."""
+    changed = shutil.copytree(run, tmp_path / "changed")
+    source = (changed / "pqn_mlp.py").read_text()
+    assert source.count("q=self.head(x)") == 1
+    (changed / "pqn_mlp.py").write_text(source.replace("q=self.head(x)", "q=-self.head(x)"))
+    negated = lambda path, x: -x if "head" in jax.tree_util.keystr(path) else x  # noqa: E731
+    params = jax.tree_util.tree_map_with_path(negated, load_agent(run).params)
+    save_checkpoint(changed, load_agent(changed).saved, 2 * STEP, {"params": params})
+    capsys.readouterr()
+
+    patterns = str(run), str(changed)
+    args = evaluate.Args(runs=patterns, seed=0, episodes=8, out=str(tmp_path / "out"))
+    rows = rows_in(evaluate.main(args) / "episodes.csv")
+    returns = {name: [row["return"] for row in rows if row["run"] == name] for name in (run.name, "changed")}
+    assert returns[run.name] == returns["changed"] and len(returns["changed"]) == 8
+
+    one, other = load_agents(patterns)
+    misread = evaluate.play(dataclasses.replace(one, params=other.params), seed=0)
+    assert misread.returns[0].tolist() != [float(x) for x in returns[run.name][:3]]
+    assert one.script is not other.script and len(groups_of([one, other])) == 2
+    assert capsys.readouterr().err == ""  # it was said when the copy was loaded first
+
+
+# --------------------------------------------------------------------------------------------- what is not a run
+
+
+def refused(words, out, **changes):
+    """evaluate.py refuses in one line with these words, and leaves nothing."""
+    with pytest.raises(UserError, match=words) as error:
+        evaluate.main(evaluate.Args(out=str(out), **changes))
     assert "\n" not in str(error.value) and not out.exists()
 
 
-@pytest.mark.parametrize("name", PLAYERS)
-def test_what_is_no_run_is_refused(name, run, tmp_path):
+def test_what_is_not_a_run_is_refused(run, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "empty").mkdir()
-    refused(name, "no run folder there", out, runs=(str(tmp_path / "empty"),))
-    refused(name, "no run folder there", out, runs=(str(run), str(tmp_path / "*.json")))
-    refused(name, "name a run folder", out, runs=())
+    refused("no run folder there", out, runs=(str(tmp_path / "empty"),))
+    refused("no run folder there", out, runs=(str(run), str(tmp_path / "*.json")))
+    refused("name a run folder", out, runs=())
+    broken = "not a run folder: it has no readable args.json"
     for i, text in enumerate(("", "[]", "{}", '{"script": 3}', '{"script": "evaluate", "args": {}}')):
-        broken = tmp_path / str(i)
-        broken.mkdir()
-        (broken / "args.json").write_text(text)
-        refused(name, "args.json cannot be read|not beside|no training script", out, runs=(str(broken),))
+        (tmp_path / str(i)).mkdir()
+        (tmp_path / str(i) / "args.json").write_text(text)
+        words = "evaluate.py, which is not a training script" if "evaluate" in text else broken
+        refused(words, out, runs=(str(tmp_path / str(i)),))
 
 
-@pytest.mark.parametrize("name", PLAYERS)
-def test_a_run_that_does_not_fit_its_script_is_refused(name, run, tmp_path):
+def test_a_run_that_does_not_fit_its_script_is_refused(run, tmp_path):
     copied, out = Path(shutil.copytree(run, tmp_path / "run")), tmp_path / "out"
     about = json.loads((copied / "args.json").read_text())
 
@@ -125,95 +264,220 @@ def test_a_run_that_does_not_fit_its_script_is_refused(name, run, tmp_path):
         (copied / "args.json").write_text(json.dumps(about | changes))
         return {"runs": (str(copied),)}
 
-    refused(name, "made by dqn_cnn.py, which is not beside", out, **changed(script="dqn_cnn"))
-    refused(
-        name, r"params\S+ is float32\[.*\] there, here float32", out, **changed(args=about["args"] | {"hidden_size": 8})
-    )
-    refused(name, "--wings, which this pqn_mlp.py does not have", out, **changed(args=about["args"] | {"wings": 2}))
-    refused(name, "--env-id 'Chess' is unknown", out, **changed(args=about["args"] | {"env_id": "Chess"}))
+    def with_args(**changes):
+        return changed(args=about["args"] | changes)
+
+    refused("made by dqn_cnn.py, of which it has no copy", out, **changed(script="dqn_cnn"))
+    misfit = r"params\S+ is float32\[.*\] in the checkpoint, float32\[.*\] in the script"
+    refused(misfit, out, **with_args(hidden_size=8))
+    refused("--wings, which pqn_mlp.py does not have", out, **with_args(wings=2))
+    refused("--env-id 'Chess' is unknown", out, **with_args(env_id="Chess"))
     for strange in ({"hidden_size": "abc"}, {"num_envs": None}, {"env_params": [1]}):
-        refused(name, "do not fit pqn_mlp.py|env-params", out, **changed(args=about["args"] | strange))
-    refused(name, "no sound checkpoint of step 3", out, **changed(), step=3)
+        refused("its arguments do not fit pqn_mlp.py: ", out, **with_args(**strange))
+    refused("no sound checkpoint of step 3", out, **changed(), step=3)
     shutil.rmtree(copied / "checkpoints")
-    refused(name, "no sound checkpoint", out, **changed())
+    refused("no sound checkpoint", out, **changed())
 
 
-@pytest.mark.parametrize("name", PLAYERS)
-def test_another_environment_has_to_fit(name, run, tmp_path):
+def test_another_environment_has_to_fit(run, tmp_path):
     out = tmp_path / "out"
-    refused(name, r"observations of shape \(6,\), .* reads \(4,\)", out, runs=(str(run),), env_id="Acrobot-v1")
-    refused(name, "--env-id 'Chess' is unknown", out, runs=(str(run),), env_id="Chess")
-    refused(name, "--twin both: CartPole-v1 has no twins", out, runs=(str(run),), twin="both")
-
-
-def test_another_number_of_actions_does_not_fit(tmp_path):
-    run = untrained("pqn_mlp", tmp_path, env_id="Breakout-MinAtar")
-    refused("evaluate", "other observations or actions", tmp_path / "out", runs=(str(run),), env_id="Asterix-MinAtar")
+    refused(r"observations of shape \(6,\), .* reads \(4,\)", out, runs=(str(run),), env_id="Acrobot-v1")
+    refused("--env-id 'Chess' is unknown", out, runs=(str(run),), env_id="Chess")
+    refused("--twin both: CartPole-v1 has no twins", out, runs=(str(run),), twin="both")
+    actions = untrained("pqn_mlp", tmp_path, env_id="Breakout-MinAtar")
+    refused("other observations or actions", out, runs=(str(actions),), env_id="Asterix-MinAtar")
 
 
 @pytest.mark.parametrize("name", PLAYERS)
-def test_an_existing_folder_is_never_written_to(name, run, tmp_path):
+def test_every_script_that_plays_hands_on_checkpoint_environment_and_twin(name, run):
+    module = importlib.import_module(name)
+    cases = {"no sound checkpoint of step 3": {"step": 3}, "--twin mdp: CartPole-v1 has no twins": {"twin": "mdp"}}
+    for words, changes in (cases | {"observations of shape": {"env_id": "Acrobot-v1"}}).items():
+        with pytest.raises(UserError, match=words):
+            module.load_all(module.Args(runs=(str(run),), **changes))
+
+
+# ------------------------------------------------------------------------------------------------- names and seeds
+
+
+def test_odd_names_of_folders(run, tmp_path, monkeypatch):
+    odd = Path(shutil.copytree(run, tmp_path / "home" / "a[1]b"))
+    assert find_runs((str(odd),)) == [odd]
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert find_runs(("~/*",)) == [odd]
+    agents = load_agents((str(run), str(shutil.copytree(run, tmp_path / run.name))))
+    assert [agent.name for agent in agents] == [run.name, f"{run.name}-2"]
+
+
+def test_patterns_find_each_run_once(run):
+    assert find_runs((str(run), str(run.parent / "*"), str(run) + "/")) == [run.resolve()]
+
+
+def test_one_seed_of_a_run_with_several(two_seeds):
+    agent = load_agent(two_seeds)
+    assert agent.step == STEP and agent.args.num_seeds == 2
+    _, params = fresh_params("pqn_mlp", dataclasses.replace(agent.saved, num_seeds=1))
+    for i in range(2):
+        alone = one_seed(agent, i)
+        assert (alone.args.seed, alone.args.num_seeds) == (5 + i, 1)
+        for mine, leaf in zip(jax.tree.leaves(alone.params), jax.tree.leaves(params), strict=True):
+            np.testing.assert_array_equal(mine, (i + 1) * leaf)
+    assert one_seed(alone, 0) is alone
+
+
+def test_the_parameters_a_training_began_with_follow_from_its_arguments(two_seeds):
+    """Bit for bit, for each seed."""
+    agent = load_agent(two_seeds)
+    args = dataclasses.replace(agent.saved, num_seeds=1, seed=6)
+    state = jax.jit(agent.script.make_train(args)[0])(make_keys(args)[0])
+    for found in (first_params(agent.saved), params_at(agent, 0)):
+        for mine, leaf in zip(jax.tree.leaves(found), jax.tree.leaves(state.params), strict=True):
+            np.testing.assert_array_equal(mine[1], leaf)
+    assert params_at(agent, STEP) is agent.params
+
+
+def test_damaged_checkpoints_are_passed_over(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    agent = load_agent(copied)
+    save_checkpoint(copied, agent.saved, 2 * STEP, {"params": jax.tree.map(lambda x: 2 * x, agent.params)})
+    assert saved_steps(copied) == [STEP, 2 * STEP] and load_agent(copied).step == 2 * STEP
+    for early, late in zip(*map(jax.tree.leaves, (agent.params, params_at(agent, 2 * STEP))), strict=True):
+        np.testing.assert_array_equal(2 * early, late)
+    (copied / "checkpoints" / str(2 * STEP) / "sha256.json").unlink()
+    assert saved_steps(copied) == [STEP] and load_agent(copied).step == STEP
+
+
+# ------------------------------------------------------------------------------------------ twins and trajectories
+
+
+@pytest.mark.parametrize("name", ["pqn_rnn", "ppo_mlp"])
+def test_a_trajectory_is_the_agents_own_greedy_episode(folder, name):
+    """Frames drawn again from the states are those the agent saw, and its greedy actions on them those it took."""
+    agent = agent_in(untrained(name, folder, **PIXELS))
+    (trajectory,) = record(agent, jax.random.key(0), 1, 40)
+    _, begin, act = agent.script.make_actor(agent.args)
+    act, actor = jax.jit(act), begin(jax.random.key(0), 1)
+    obs = observations(agent, trajectory)
+    assert len(obs) == len(trajectory) <= 40 and (len(trajectory) == 40 or trajectory.over)
+    for t in range(len(trajectory)):
+        actor, transition, _ = act(agent.params, actor, agent.script.POLICIES["greedy"])
+        np.testing.assert_array_equal(transition.obs[0], obs[t])
+        assert transition.action[0] == trajectory.action[t] and transition.reward[0] == trajectory.reward[t]
+        assert bool(transition.terminated[0] | transition.truncated[0]) == (trajectory.over and t == len(obs) - 1)
+        assert trajectory.start[t] == (t == 0)
+        assert trajectory.prev_action[t] == (trajectory.action[t - 1] if t else 0)
+        assert trajectory.prev_reward[t] == (trajectory.reward[t - 1] if t else 0)
+
+
+def test_the_other_twin_sees_the_same_states(folder):
+    mdp, pomdp = in_twins(load_agent(untrained("pqn_mlp", folder, **PIXELS)), "both")
+    (trajectory,) = record(pomdp, jax.random.key(0), 1, 12)
+    full, partial = (observations(agent, trajectory) for agent in (mdp, pomdp))
+    np.testing.assert_array_equal(full[0], partial[0])
+    assert (full != partial).any() and (mdp.twin, pomdp.twin) == ("mdp", "pomdp")
+
+
+def test_what_makes_a_group(folder, run):
+    """Seeds of one training are one group; other flags make another, and the same agent twice is refused."""
+    one = agent_in(run)
+    seed = dataclasses.replace(one, args=dataclasses.replace(one.args, seed=1), name="seed")
+    wide = dataclasses.replace(one, saved=dataclasses.replace(one.saved, gamma=0.5), name="wide")
+    assert groups_of([one, wide, seed]) == {
+        "CartPole-v1, pqn_mlp, no memory, full": [0, 2],
+        "CartPole-v1, pqn_mlp, no memory, full (wide)": [1],
+    }
+    with pytest.raises(UserError, match="seed 0 of one training is there twice"):
+        groups_of([one, seed, dataclasses.replace(one, name="copy")])
+    mdp, pomdp = in_twins(load_agent(untrained("pqn_rnn", folder, **PIXELS)), "both")
+    assert list(groups_of([mdp, pomdp])) == [
+        "SkittlesEasy, pqn_rnn, MinGRU, mdp (trained on SkittlesEasy pomdp)",
+        "SkittlesEasy, pqn_rnn, MinGRU, pomdp",
+    ]
+
+
+# -------------------------------------------------------------------------------------------------- output folders
+
+
+def test_an_existing_folder_is_never_written_to(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
-    module = importlib.import_module(name)
-    with pytest.raises(module.UserError, match="--out .*File exists"):
-        module.main(module.Args(runs=(str(run),), out=str(tmp_path / "out")))
+    with pytest.raises(UserError, match="--out .*File exists"):
+        evaluate.main(evaluate.Args(runs=(str(run),), out=str(tmp_path / "out")))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
-    with module.new_folder(str(tmp_path / "unused")):
+    with new_folder(evaluate.Args(out=str(tmp_path / "unused"))):
         pass
     assert not (tmp_path / "unused").exists()
 
 
 def test_default_folders_of_the_same_second_differ(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(evaluate.time, "strftime", lambda _: "now")
+    monkeypatch.setattr(time, "strftime", lambda _: "now")
     for name in ("evaluate-now", "evaluate-now-2", "evaluate-now-3"):
-        with evaluate.new_folder("") as folder:
-            (folder / "file").touch()
-        assert folder == Path("analysis") / name
+        with new_folder(evaluate.Args()) as out:
+            (out / "file").touch()
+        assert out == Path("analysis") / name
+    with new_folder(recall_density.Args()) as out:
+        assert out == Path("analysis/recall_density-now")
 
 
-def test_one_seed_of_a_run_with_several(tmp_path):
-    module, args = script("pqn_mlp"), small("pqn_mlp", run_dir=str(tmp_path), num_seeds=2, seed=5)
-    folder, (_, params) = module.make_run_folder(args), fresh_params("pqn_mlp", args)
-
-    both = jax.tree.map(lambda x: jnp.stack([x, x + 1]), params)
-    module.save_checkpoint(folder, STEP, {"params": both})
-    agent = evaluate.load_agent(folder)
-    assert agent.step == STEP and agent.args.num_seeds == 2
-    for i in range(2):
-        alone = evaluate.one_seed(agent, i)
-        assert (alone.args.seed, alone.args.num_seeds) == (5 + i, 1)
-        for mine, leaf in zip(jax.tree.leaves(alone.params), jax.tree.leaves(params), strict=True):
-            np.testing.assert_array_equal(mine, leaf + i)
-    assert evaluate.one_seed(alone, 0) is alone
-
-
-def test_a_valid_run_on_the_command_line(run, tmp_path):
-    command = [sys.executable, ROOT / "evaluate.py", "--runs", run.name, "--episodes", "2", "--out", tmp_path / "out"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=run.parent)
-    assert done.returncode == 0 and run.name in done.stdout and (tmp_path / "out" / "evaluate.csv").is_file()
-
-
-def test_odd_names_of_folders(run, tmp_path, monkeypatch):
-    odd = Path(shutil.copytree(run, tmp_path / "home" / "a[1]b"))
-    assert evaluate.find_runs((str(odd),)) == [odd]
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert evaluate.find_runs(("~/*",)) == [odd]
-    agents = evaluate.load_agents((str(run), str(shutil.copytree(run, tmp_path / run.name))))
-    assert [agent.name for agent in agents] == [run.name, f"{run.name}-2"]
-
-
-def test_patterns_name_each_run_once(run):
-    assert evaluate.find_runs((str(run), str(run.parent / "*"), str(run) + "/")) == [run.resolve()]
+# ------------------------------------------------------------------------------------------------------- intervals
 
 
 def test_intervals_cover_the_mean_in_95_of_100(monkeypatch):
-    monkeypatch.setattr(evaluate, "RESAMPLES", 1_000)
+    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(300):
-        low, high = evaluate.interval(rng.exponential(2.0, size=60))
+        low, high = interval(rng.exponential(2.0, size=60))
         covered += low <= 2.0 <= high
     assert 0.90 <= covered / 300 <= 0.98
-    assert evaluate.interval(np.array([3.0])) == (3, 3) and evaluate.interval(np.full(5, 0.1)) == (0.1, 0.1)
+    assert interval(np.array([3.0])) == (3, 3) and interval(np.full(5, 0.1)) == (0.1, 0.1)
+
+
+def test_of_equally_many_seeds_the_statistics_are_rliables_own():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(1, 1, (6, 3)), rng.normal(0, 1, (8, 3))
+
+    def difference(x, y):
+        return np.array([metrics.aggregate_iqm(x) - metrics.aggregate_iqm(y)])
+
+    np.random.seed(1)
+    values, bounds = library.get_interval_estimates({"gap": (one, other)}, difference, reps=2000)
+    found = estimate(list(one.T), list(other.T), resamples=2000)
+    assert found.value == pytest.approx(values["gap"][0])
+    np.testing.assert_allclose([found.low, found.high], bounds["gap"][:, 0], atol=0.1)  # other resamples
+
+
+def test_a_seed_more_or_less_does_not_change_an_ids_weight():
+    ids = [np.zeros(2), np.ones(4), np.full(4, 5.0)]
+    matrices = matrices_of(ids)
+    assert [matrix.shape for matrix in matrices] == [(2, 1), (4, 2)]
+    assert iqm(*matrices[:1], matrices[1][:, :1]) == 0.5  # of six scores as they are: 0.75
+    assert iqm(*matrices) == pytest.approx((0 + 4 * 1 + 5) / 6)  # of 12, the middle six
+    found = estimate([np.array([0.0, 1.0]), np.full(3, 10.0)])
+    assert found.value == 5.5  # 0 0 0 1 1 1 and 10 six times, of which the middle six are 1 1 1 10 10 10
+    assert (found.low, found.high) == (5.0, 5.5)  # the first id resampled: 0 0, 0 1 or 1 1
+
+
+def test_the_same_scores_give_the_same_interval_and_leave_numpys_generator_alone():
+    scores = [np.random.default_rng(i).normal(size=5) for i in range(2)]
+    np.random.seed(3)
+    state = np.random.get_state()[1].copy()
+    one = estimate(scores, resamples=200)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+    np.random.seed(4)
+    assert estimate(scores, resamples=200) == one and one.low < one.value < one.high
+
+
+def test_intervals_of_differences_cover_the_truth_in_about_95_of_100_trials():
+    """Returns around -2, 0, 2 on three ids: symmetric, so that the interquartile mean is 0 and that of the gap known.
+
+    Their spread between ids is not part of the interval: without strata it is so wide that all 100 cover.
+    """
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(100):
+        mdp, pomdp = ([rng.normal(mean + level, 1, 10) for mean in (-2, 0, 2)] for level in (0.7, 0.0))
+        gap = estimate(mdp, pomdp, resamples=150)
+        covered += gap.low <= 0.7 <= gap.high
+    assert 85 <= covered <= 99

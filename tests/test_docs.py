@@ -1,4 +1,4 @@
-"""The code of the pages runs, and does what they say; their commands are such that the scripts take."""
+"""The code of the pages runs and does what they say; the scripts accept the commands they print."""
 
 import ast
 import contextlib
@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import types
 from importlib import import_module
 from pathlib import Path
 
@@ -20,10 +21,11 @@ import numpy as np
 import pytest
 import tyro
 from harness import IDS
+from runs import command, only, parsed, rows
 
 import popgym_arcade
-import pqn_rnn
 from popgym_arcade import registration
+from popgym_arcade.baselines.networks.memory import MEMORIES
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmark"))
@@ -46,8 +48,12 @@ def run_blocks(page):
 
 @pytest.fixture(scope="module")
 def own_twin():
-    """What the page defines; its id is forgotten afterwards, since other tests go through all ids."""
-    yield run_blocks(OWN_TWIN)
+    """What the page defines; its id is forgotten afterwards, because other tests go through all ids."""
+    names = run_blocks(OWN_TWIN)
+    sys.modules["lamps"] = types.ModuleType("lamps")  # what the page saves as lamps.py
+    sys.modules["lamps"].Lamps = names["Lamps"]
+    yield names
+    del sys.modules["lamps"]
     del registration._CONSTRUCTORS["Lamps"], gymnax.registration._registry["Lamps"]
     gymnax.registration.registered_envs.remove("Lamps")
     popgym_arcade.REGISTERED_ENVIRONMENTS.remove("Lamps")
@@ -88,13 +94,18 @@ def test_both_games_of_the_page_draw_the_same(own_twin, obs_size, partial_obs):
 
 @pytest.mark.optimized
 @pytest.mark.slow
-def test_a_script_learns_the_game_of_the_page(own_twin, tmp_path):
-    line = "--env-id Lamps --partial-obs --hidden-size 32 --num-steps 16 --learning-rate 1e-3 --total-timesteps 60000"
-    line += " --log-every 5000 --eval-every 5000 --target-return 0.95"  # three of three seeds were there after 20,000
-    folder = pqn_rnn.main(pqn_rnn.parse_args([*line.split(), "--run-dir", str(tmp_path)]))
-    assert "__pomdp__" in folder.name
-    steps, means = pqn_rnn.Records(folder, pqn_rnn.read_args(folder), 10**9).returns("greedy")
-    assert means[-1, 0] > 0.9, means
+def test_a_script_learns_the_game_of_the_page(tmp_path, monkeypatch):
+    """The first block, saved as lamps.py, is all it takes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lamps.py").write_text(blocks(OWN_TWIN, "python")[0])
+    line = "--env-id lamps:Lamps --partial-obs --hidden-size 32 --num-steps 16 --learning-rate 1e-3"
+    line += " --total-timesteps 60000 --log-every 5000 --eval-every 5000 --target-return 0.95"  # 20,000 were enough
+    process = command(*line.split(), script=ROOT / "pqn_rnn.py")
+    _, err = process.communicate(timeout=900)
+    assert process.returncode == 0, err
+    folder = only(tmp_path / "runs")
+    assert folder.name.startswith("lamps.Lamps__pomdp__") and (folder / "lamps.py").exists()
+    assert float(rows(folder)[-1]["return_mean"]) > 0.9
 
 
 def test_a_taken_id_and_what_is_no_game_are_refused(own_twin):
@@ -107,7 +118,6 @@ def test_a_taken_id_and_what_is_no_game_are_refused(own_twin):
 @pytest.mark.parametrize("page", [page for page in PAGES if page != OWN_TWIN and blocks(page, "python")])
 def test_the_examples_of_a_page_run(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(pqn_rnn, "MEMORIES", dict(pqn_rnn.MEMORIES))  # a page adds one
     names = run_blocks(page)
     said = capsys.readouterr().out.splitlines()
     check = CHECKS.get(page)
@@ -120,8 +130,7 @@ def sizes_are_those_of_the_table(names, said):
     table = re.findall(
         r"^\| [\w-]+ \| (?:parallel|step by step) \|.*$", (ROOT / "docs/memories.md").read_text(), re.MULTILINE
     )
-    losses = float(names["metrics"]["td_loss"])
-    return rows == table and len(rows) == len(pqn_rnn.MEMORIES) - 1 and np.isfinite(losses)  # less the page's own
+    return rows == table and len(rows) == len(MEMORIES) and said[-1] == "(32, 2, 256) (16,)"
 
 
 def bytes_are_those_of_the_table(names, said):
@@ -175,7 +184,7 @@ def test_the_returns_on_the_page_of_the_games_are_the_measured_ones(name):
 
 def test_every_memory_has_its_lines_on_the_page_of_the_memories():
     page = (ROOT / "docs/memories.md").read_text()
-    for name in pqn_rnn.MEMORIES:
+    for name in MEMORIES:
         assert page.count(f"| {name} | ") >= 1 and f"`{name}`" in page
 
 
@@ -186,7 +195,7 @@ def run_as_the_paper(name, settings, family, folder):
     said = subprocess.run(line, env=os.environ | env, capture_output=True, text=True, check=True).stdout
     _, script, *flags = shlex.split(said.splitlines()[0])
     assert script == f"{name}.py"
-    return import_module(name).parse_args(flags)
+    return parsed(*flags, script=import_module(name))
 
 
 @pytest.mark.parametrize(
@@ -385,7 +394,7 @@ def check_sbatch(words):
 
 
 PROGRAMS = {"python": check_python, "make": check_make, "pip": check_pip, "sbatch": check_sbatch}
-OTHERS = ("git", "tensorboard", "wandb")  # somebody else's
+OTHERS = ("git", "tensorboard", "wandb", "cp")  # not ours
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -396,7 +405,9 @@ def test_the_commands_of_a_page_are_such_that_can_be_given(page, tmp_path, monke
     inline = re.findall(r"`(python \w[\w/]*\.py [^`]+)`", (ROOT / page).read_text())
     calls = [call for text in blocks(page, "bash") + inline for call in calls_of(text, tmp_path)]
     assert calls or not (blocks(page, "bash") or inline)
+    copies = {Path(words[-1]).name: words[0] for program, *words in calls if program == "cp"}
     for program, *words in calls:
+        words[:1] = [copies.get(word, word) for word in words[:1]]
         if program.endswith(".sh"):
             check_list([program, *words])
         else:

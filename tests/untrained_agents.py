@@ -1,12 +1,16 @@
 """Run folders of agents that were never trained, for the tests of the analysis scripts: no training is compiled."""
 
 import dataclasses
-import importlib
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from scripts import fresh_params, script, small
+from scripts import fresh_params, small
+
+from popgym_arcade.analysis.agents import load_agent, one_seed
+from popgym_arcade.analysis.twins import in_twins
+from popgym_arcade.baselines.running.checkpoints import save_checkpoint
+from popgym_arcade.baselines.running.folder import make_run_folder
 
 ROOT = Path(__file__).parents[1]
 PLAYERS = ("evaluate", "saliency", "recall_density", "contamination")  # they load agents and play
@@ -16,19 +20,18 @@ STEP = 64
 
 def untrained(name, folder, **changes):
     """A run folder of a script with fresh parameters; those of the second seed are twice the first's, and so on."""
-    module, args = script(name), small(name, run_dir=str(folder), **changes)
-    run = module.make_run_folder(args)
-    _, params = fresh_params(name, args)
+    args = small(name, run_dir=str(folder), **changes)
+    run = make_run_folder(args)
+    _, params = fresh_params(name, dataclasses.replace(args, num_seeds=1))
     if args.num_seeds > 1:
         params = jax.tree.map(lambda x: jnp.stack([(i + 1) * x for i in range(args.num_seeds)]), params)
-    module.save_checkpoint(run, STEP, {"params": params})
+    save_checkpoint(run, args, STEP, {"params": params})
     return run
 
 
-def agent_in(analysis, run, twin="own"):
-    """The agent of a run as an analysis script has it, of the first seed."""
-    module = importlib.import_module(analysis)
-    return module.one_seed(module.in_twins(module.load_agent(Path(run)), twin)[0], 0)
+def agent_in(run, twin="own"):
+    """The agent of a run, of the first seed."""
+    return one_seed(in_twins(load_agent(run), twin)[0], 0)
 
 
 def bold(agent, factor=100):

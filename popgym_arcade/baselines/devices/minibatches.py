@@ -39,13 +39,19 @@ def pick_steps(tree: Any, steps: jax.Array, envs: jax.Array) -> Any:
 
 
 def pick_envs(tree: Any, envs: jax.Array, axis: int = 1) -> Any:
-    """A minibatch of whole environments: of leaves with an axis of E environments, B of them, those of envs[G, n]."""
+    """A minibatch of whole environments: of leaves with an axis of E environments, one of each group, envs[G, 1]."""
 
     def pick(x):
         groups = x.reshape(*x.shape[:axis], len(envs), -1, *x.shape[axis + 1 :])
-        take = lambda x, env: jnp.take(x, env, axis, mode="clip")  # noqa: E731
-        picked = jax.vmap(take, in_axes=(axis, 0), out_axes=axis)(groups, envs)
-        return picked.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
+        # not a vmap of indexing: that transposes x, and sums over the minibatch are then rounded in another way
+        dims = jax.lax.GatherDimensionNumbers(
+            offset_dims=tuple(dim for dim in range(x.ndim) if dim != axis),
+            operand_batching_dims=(axis,),
+            start_indices_batching_dims=(0,),
+            collapsed_slice_dims=(axis + 1,),
+            start_index_map=(axis + 1,),
+        )
+        return jax.lax.gather(groups, envs, dims, (*x.shape[:axis], 1, 1, *x.shape[axis + 1 :]), mode="clip")
 
     return jax.tree.map(pick, tree)
 
