@@ -647,7 +647,7 @@ def task_sums(args: Args, rollout: Transition) -> dict[str, jax.Array]:
     done = by_task(rollout.terminated | rollout.truncated)
     return {
         "explained_variance": jnp.nan_to_num(explained),
-        "explained_updates": ~jnp.isnan(explained) * 1,
+        "explained_updates": jnp.int32(~jnp.isnan(explained)),
         "episodes": done.sum(axis=(0, 1), dtype=jnp.int32),
         "episodic_return": (done * by_task(rollout.episode_return)).sum(axis=(0, 1)),
         "episodic_length": (done * by_task(rollout.episode_length)).sum(axis=(0, 1), dtype=jnp.float32),
@@ -700,9 +700,10 @@ def make_train(args: Args):
             weights = weights | {"value": preserved(weights["value"], popart, new)}
             grads = grads | {"value": jax.tree.map(lambda x: x * (new.scale / popart.scale), grads["value"])}
             updates, opt_state = optimizer.update(grads, opt_state)
-            weights = optax.apply_updates(weights, jax.tree.map(lambda x: -learning_rate * x, updates))
+            updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             learned |= {"grad_norm": optax.tree.norm(grads), "gradient_steps": jnp.float32(1)}
-            return ({"params": weights, "popart": {"statistics": new}}, opt_state), learned
+            params = {"params": optax.apply_updates(weights, updates), "popart": {"statistics": new}}
+            return (params, opt_state), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
         orders = [shuffled(epoch_key, args.num_envs, 1, args.num_minibatches)[1] for epoch_key in epoch_keys]

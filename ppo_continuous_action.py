@@ -9,7 +9,6 @@ Shapes: T steps of a rollout, E environments, B steps of a minibatch, A numbers 
 """
 
 import functools
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +28,7 @@ from popgym_arcade.baselines.environment import in_parallel
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, Positive, Precision
 from popgym_arcade.baselines.running.command_line import launch
-from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, nan_if_zero, repeat
+from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
 from popgym_arcade.baselines.running.run import Run
 
 SAMPLE, GREEDY, RANDOM = range(3)  # policies: the agent's own, its mean action, uniform
@@ -43,7 +42,6 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 @dataclass(frozen=True)
 class Args(RunArgs):
     ACTIONS: ClassVar[type] = spaces.Box
-
     env_id: str = "Pendulum-v1"
     """id of the environment: one of gymnax with Box actions, or MODULE:CLASS of your own"""
     learning_rate: Fraction = 3e-4
@@ -99,8 +97,7 @@ class Args(RunArgs):
         self.check_divides("num_minibatches", self.update_size, "NUM_ENVS * NUM_STEPS =")
         self.check_devices(group_size(self.num_minibatches, self.num_steps))
         if self.norm_adv and self.update_size == self.num_minibatches:
-            alone = "--norm-adv makes the advantages of minibatches of one step zero"
-            raise UserError(f"{alone}: lower --num-minibatches or use --no-norm-adv")
+            raise UserError("--norm-adv needs two steps per minibatch: lower --num-minibatches or use --no-norm-adv")
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -148,15 +145,12 @@ class Tower(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         dtype, orthogonal = jnp.dtype(self.args.precision), nn.initializers.orthogonal
         for _ in range(2):
-            x = nn.tanh(nn.Dense(self.args.hidden_size, dtype=dtype, kernel_init=orthogonal(math.sqrt(2)))(x))
+            x = nn.tanh(nn.Dense(self.args.hidden_size, dtype=dtype, kernel_init=orthogonal(2**0.5))(x))
         return nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))(x)
 
 
 class ActorCritic(nn.Module):
-    """Two towers that share only the normalised observation: one for the policy, one for the value.
-
-    The moments that normalise observations are variables of the network, saved and passed around with the parameters.
-    """
+    """Two towers, for policy and value. The moments that normalise observations are variables beside its parameters."""
 
     args: Args
     num_actions: int
@@ -169,8 +163,7 @@ class ActorCritic(nn.Module):
             x = jnp.clip((x - moments.mean) / jnp.sqrt(moments.var + 1e-8), -10, 10)
         mean = Tower(self.args, self.num_actions, scale=0.01, name="actor")(x)
         value = Tower(self.args, 1, scale=1.0, name="critic")(x)[..., 0]
-        log_std = self.param("log_std", nn.initializers.zeros, (self.num_actions,))
-        return Output(mean=mean, log_std=log_std, value=value)
+        return Output(mean, self.param("log_std", nn.initializers.zeros, (self.num_actions,)), value)
 
 
 def initial_carry(network: ActorCritic, batch: int) -> Any:
@@ -194,16 +187,13 @@ def policy_of(output: Output) -> distrax.Distribution:
 def choose(key: jax.Array, output: Output, policy: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     """Actions [E, A] of a policy (SAMPLE, GREEDY or RANDOM); they may lie outside low[A] and high[A]."""
     sample_key, random_key = jax.random.split(key)
-    sample = policy_of(output).sample(seed=sample_key)
     uniform = jax.random.uniform(random_key, output.mean.shape, minval=low, maxval=high)
+    sample = policy_of(output).sample(seed=sample_key)
     return jnp.select([policy == SAMPLE, policy == GREEDY], [sample, output.mean], uniform)
 
 
 def discounted_sums(rollout: "Transition", before: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
-    """S_t = r_t + gamma S_{t-1} with S_{-1} = before[E], from zero in each episode: what follows the last [E], S[T, E].
-
-    The first is `before` of the next rollout.
-    """
+    """S_t = r_t + gamma S_{t-1}, anew in each episode, S_{-1} = before[E]: the next rollout's `before`, and S[T, E]."""
 
     def forward_in_time(previous, now):
         reward, done = now
@@ -234,8 +224,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
     """The clipped objective of Schulman et al. 2017 as means over a minibatch, and what is logged of it.
 
-    `advantage` and `target` (of the value) were computed from the whole rollout. Both estimates of the divergence
-    KL(old policy || new policy) are Schulman's, http://joschu.net/blog/kl-approx.html.
+    `target` is that of the value. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
     distribution = policy_of(output)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
@@ -250,20 +239,10 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
         squared_error = jnp.maximum(squared_error, jnp.square(clipped_value - target))
     value_loss = 0.5 * squared_error.mean()
     entropy = distribution.entropy().mean()
-    learned = {
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "old_approx_kl": -log_ratio.mean(),
-        "approx_kl": (ratio - 1 - log_ratio).mean(),
-        "clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean(),
-    }
+    learned = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    learned |= {"old_approx_kl": -log_ratio.mean(), "approx_kl": (ratio - 1 - log_ratio).mean()}
+    learned |= {"clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean()}
     return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, learned
-
-
-def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
-    """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a constant target."""
-    return jnp.where(target.var() > 0, 1 - (target - value).var() / target.var(), jnp.nan)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
@@ -333,7 +312,7 @@ def make_actor(args: Args):
 
     def read(params, obs):
         _, output = forward(network, params, (), obs[None])
-        return jax.tree.map(lambda x: x[0], output)
+        return output.replace(mean=output.mean[0], value=output.value[0])
 
     def final_values(params, info, truncated):
         """Values [E] of the observations truncated episodes ended with; drawn and read only if there are any."""
@@ -384,19 +363,12 @@ def make_train(args: Args):
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.obs[None])
-        return TrainState(
-            params=params,
-            opt_state=optimizer.init(params["params"]),
-            actor=actor,
-            reward_sum=jnp.zeros(args.num_envs),
-            reward_moments=Moments.fresh(()),
-            key=key,
-            update=jnp.int32(0),
-        )
+        opt_state, reward_sum = optimizer.init(params["params"]), jnp.zeros(args.num_envs)
+        return TrainState(params, opt_state, actor, reward_sum, Moments.fresh(()), key=key, update=jnp.int32(0))
 
-    def loss(weights, moments, batch: Transition, advantage, target):
+    def loss(weights, params, batch: Transition, advantage, target):
         """`ppo_loss` of a minibatch [1, B]."""
-        _, output = forward(network, {"params": weights, "moments": moments}, (), batch.obs)
+        _, output = forward(network, params | {"params": weights}, (), batch.obs)
         return ppo_loss(args, output, batch, advantage, target)
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
@@ -406,29 +378,27 @@ def make_train(args: Args):
         reward_sum, sums = discounted_sums(rollout, state.reward_sum, args.gamma)
         reward_moments = state.reward_moments.updated(sums.T.reshape(-1))  # E first, which devices share
         if args.norm_reward:
-            scaled = jnp.clip(rollout.reward / jnp.sqrt(reward_moments.var + 1e-8), -10, 10)
-            rollout = rollout.replace(reward=scaled)
+            rollout = rollout.replace(reward=jnp.clip(rollout.reward / jnp.sqrt(reward_moments.var + 1e-8), -10, 10))
         next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]
         advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
         target = advantage + rollout.value
-        moments = state.params["moments"]
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
 
-        def minibatch(learner, order):
+        def minibatch(learner, picked):
             """One gradient step on B steps of the rollout."""
             weights, opt_state = learner
-            picked = pick_steps((rollout, advantage, target), *order)
             batch, *estimates = jax.tree.map(lambda x: x[None], picked)  # [1, B]
-            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(weights, moments, batch, *estimates)
+            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(weights, state.params, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
-            learned |= {"grad_norm": optax.tree.norm(grads)}
-            return (optax.apply_updates(weights, updates), opt_state), learned
+            return (optax.apply_updates(weights, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
-        def epoch(carry, order):
-            """A pass over the rollout in minibatches; it has no effect once learning from the rollout has stopped."""
+        def epoch(carry, key):
+            """A pass over the rollout in random minibatches, without effect once the policy has moved too far."""
             before, stopped = carry
-            learner, learned = jax.lax.scan(minibatch, before, order)
+            order = shuffled(key, args.num_envs, args.num_steps, args.num_minibatches)
+            picked = jax.vmap(functools.partial(pick_steps, (rollout, advantage, target)))(*order)
+            learner, learned = jax.lax.scan(minibatch, before, picked)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is not None:
                 nothing = before, jax.tree.map(jnp.zeros_like, learned)
@@ -436,25 +406,14 @@ def make_train(args: Args):
                 stopped |= learned["approx_kl"] / args.num_minibatches > args.target_kl
             return (learner, stopped), learned
 
-        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [shuffled(epoch_key, args.num_envs, args.num_steps, args.num_minibatches) for epoch_key in epoch_keys]
+        keys = jax.random.split(state.key, 1 + args.update_epochs)
         learner = (state.params["params"], state.opt_state), jnp.bool_(False)
-        orders = jax.tree.map(lambda *x: jnp.stack(x), *orders)  # steps and environments of all epochs
-        ((weights, opt_state), _), learned = jax.lax.scan(epoch, learner, orders)
+        ((weights, opt_state), _), learned = jax.lax.scan(epoch, learner, keys[1:])
         # the new moments count from the next rollout on, because the old probabilities were computed with the old ones
         obs = rollout.obs.swapaxes(0, 1).reshape(args.update_size, -1).astype(jnp.float32)
-        state = TrainState(
-            params={"params": weights, "moments": {"obs": moments["obs"].updated(obs)}},
-            opt_state=opt_state,
-            actor=actor,
-            reward_sum=reward_sum,
-            reward_moments=reward_moments,
-            key=key,
-            update=state.update + 1,
-        )
-        explained = explained_variance(rollout.value, target)
-        sums = {"explained_variance": jnp.nan_to_num(explained), "explained_updates": jnp.int32(~jnp.isnan(explained))}
-        return state, jax.tree.map(jnp.sum, learned) | sums | episode_sums(rollout)
+        params = {"params": weights, "moments": {"obs": state.params["moments"]["obs"].updated(obs)}}
+        state = TrainState(params, opt_state, actor, reward_sum, reward_moments, key=keys[0], update=state.update + 1)
+        return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update
 
@@ -465,10 +424,8 @@ def make_train(args: Args):
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
     points = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
-    points["losses/explained_variance"] = sums["explained_variance"] / nan_if_zero(sums["explained_updates"])
-    points |= episode_curves(sums)
-    points["charts/learning_rate"] = learning_rate_at(args, step // args.update_size - 1)
-    return points
+    points |= value_curves(sums) | episode_curves(sums)
+    return points | {"charts/learning_rate": learning_rate_at(args, step // args.update_size - 1)}
 
 
 def main(args: Args) -> Path:

@@ -9,7 +9,6 @@ Shapes: T steps of a rollout, E environments, B steps of a minibatch, A actions,
 """
 
 import functools
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -29,7 +28,7 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, OneOf, Positive, Precision
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.running.command_line import launch
-from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, nan_if_zero, repeat
+from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
 from popgym_arcade.baselines.running.run import Run
 
 SAMPLE, GREEDY, RANDOM = range(3)  # policies: the agent's own, its most probable action, uniform
@@ -97,8 +96,7 @@ class Args(ArcadeArgs):
         self.check_divides("num_minibatches", self.update_size, "NUM_ENVS * NUM_STEPS =")
         self.check_devices(group_size(self.num_minibatches, self.num_steps))
         if self.norm_adv and self.update_size == self.num_minibatches:
-            alone = "--norm-adv makes the advantages of minibatches of one step zero"
-            raise UserError(f"{alone}: lower --num-minibatches or use --no-norm-adv")
+            raise UserError("--norm-adv needs two steps per minibatch: lower --num-minibatches or use --no-norm-adv")
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -113,7 +111,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
-        orthogonal = nn.initializers.orthogonal(math.sqrt(2))
+        orthogonal = nn.initializers.orthogonal(2**0.5)
         dense = functools.partial(nn.Dense, dtype=self.dtype, kernel_init=orthogonal)
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype, orthogonal)
@@ -149,7 +147,7 @@ class Tower(nn.Module):
     def setup(self):
         args, dtype, orthogonal = self.args, jnp.dtype(self.args.precision), nn.initializers.orthogonal
         self.encode = Encoder(args.encoder if self.pixels else "dense", dtype, args.hidden_size)
-        dense = functools.partial(nn.Dense, args.hidden_size, dtype=dtype, kernel_init=orthogonal(math.sqrt(2)))
+        dense = functools.partial(nn.Dense, args.hidden_size, dtype=dtype, kernel_init=orthogonal(2**0.5))
         self.hidden = [(dense(), nn.LayerNorm(dtype=dtype)) for _ in range(2 if self.pixels else 0)]
         self.head = nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))
 
@@ -218,8 +216,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
     """The clipped objective of Schulman et al. 2017 as means over a minibatch, and what is logged of it.
 
-    `advantage` and `target` (of the value) were computed from the whole rollout. Both estimates of the divergence
-    KL(old policy || new policy) are Schulman's, http://joschu.net/blog/kl-approx.html.
+    `target` is that of the value. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
     distribution = distrax.Categorical(logits=output.logits)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
@@ -234,20 +231,10 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
         squared_error = jnp.maximum(squared_error, jnp.square(clipped_value - target))
     value_loss = 0.5 * squared_error.mean()
     entropy = distribution.entropy().mean()
-    learned = {
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "old_approx_kl": -log_ratio.mean(),
-        "approx_kl": (ratio - 1 - log_ratio).mean(),
-        "clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean(),
-    }
+    learned = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    learned |= {"old_approx_kl": -log_ratio.mean(), "approx_kl": (ratio - 1 - log_ratio).mean()}
+    learned |= {"clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean()}
     return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, learned
-
-
-def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
-    """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a constant target."""
-    return jnp.where(target.var() > 0, 1 - (target - value).var() / target.var(), jnp.nan)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
@@ -388,12 +375,12 @@ def make_train(args: Args):
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
-            learned |= {"grad_norm": optax.tree.norm(grads)}
-            return (optax.apply_updates(params, updates), opt_state), learned
+            return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
-        def epoch(carry, order):
-            """A pass over the rollout in minibatches; it has no effect once learning from the rollout has stopped."""
+        def epoch(carry, key):
+            """A pass over the rollout in random minibatches, without effect once the policy has moved too far."""
             before, stopped = carry
+            order = shuffled(key, args.num_envs, args.num_steps, args.num_minibatches)
             # all but the observations, of which a shuffled copy could take too much memory
             rest = jax.vmap(functools.partial(pick_steps, (rollout.replace(obs=None), advantage, target)))(*order)
             learner, learned = jax.lax.scan(minibatch, before, (order, rest))
@@ -404,15 +391,11 @@ def make_train(args: Args):
                 stopped |= learned["approx_kl"] / args.num_minibatches > args.target_kl
             return (learner, stopped), learned
 
-        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [shuffled(epoch_key, args.num_envs, args.num_steps, args.num_minibatches) for epoch_key in epoch_keys]
+        keys = jax.random.split(state.key, 1 + args.update_epochs)
         learner = (state.params, state.opt_state), jnp.bool_(False)
-        orders = jax.tree.map(lambda *x: jnp.stack(x), *orders)  # steps and environments of all epochs
-        ((params, opt_state), _), learned = jax.lax.scan(epoch, learner, orders)
-        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
-        explained = explained_variance(rollout.value, target)
-        sums = {"explained_variance": jnp.nan_to_num(explained), "explained_updates": jnp.int32(~jnp.isnan(explained))}
-        return state, jax.tree.map(jnp.sum, learned) | sums | episode_sums(rollout)
+        ((params, opt_state), _), learned = jax.lax.scan(epoch, learner, keys[1:])
+        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=keys[0], update=state.update + 1)
+        return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update
 
@@ -423,10 +406,8 @@ def make_train(args: Args):
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
     points = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
-    points["losses/explained_variance"] = sums["explained_variance"] / nan_if_zero(sums["explained_updates"])
-    points |= episode_curves(sums)
-    points["charts/learning_rate"] = learning_rate_at(args, step // args.update_size - 1)
-    return points
+    points |= value_curves(sums) | episode_curves(sums)
+    return points | {"charts/learning_rate": learning_rate_at(args, step // args.update_size - 1)}
 
 
 def main(args: Args) -> Path:

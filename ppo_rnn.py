@@ -9,7 +9,6 @@ Shapes: T steps of a rollout, E environments, B environments of a minibatch, A a
 """
 
 import functools
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -30,7 +29,7 @@ from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, OneOf, 
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
-from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, nan_if_zero, repeat
+from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
 from popgym_arcade.baselines.running.run import Run
 
 SAMPLE, GREEDY, RANDOM = range(3)  # policies: the agent's own, its most probable action, uniform
@@ -102,8 +101,7 @@ class Args(ArcadeArgs):
         self.check_divides("num_minibatches", self.num_envs, "--num-envs")
         self.check_devices(group=self.num_minibatches)
         if self.norm_adv and self.update_size == self.num_minibatches:
-            alone = "--norm-adv makes the advantages of minibatches of one step zero"
-            raise UserError(f"{alone}: lower --num-minibatches or use --no-norm-adv")
+            raise UserError("--norm-adv needs two steps per minibatch: lower --num-minibatches or use --no-norm-adv")
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -117,7 +115,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
-        orthogonal = nn.initializers.orthogonal(math.sqrt(2))
+        orthogonal = nn.initializers.orthogonal(2**0.5)
         dense = functools.partial(nn.Dense, dtype=self.dtype, kernel_init=orthogonal)
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype, orthogonal)
@@ -238,8 +236,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
     """The clipped objective of Schulman et al. 2017 as means over [T, B], and what is logged of it.
 
-    `advantage` and `target` (of the value) were computed from the whole rollout. Both estimates of the divergence
-    KL(old policy || new policy) are Schulman's, http://joschu.net/blog/kl-approx.html.
+    `target` is that of the value. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
     distribution = distrax.Categorical(logits=output.logits)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
@@ -254,20 +251,10 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
         squared_error = jnp.maximum(squared_error, jnp.square(clipped_value - target))
     value_loss = 0.5 * squared_error.mean()
     entropy = distribution.entropy().mean()
-    learned = {
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "old_approx_kl": -log_ratio.mean(),
-        "approx_kl": (ratio - 1 - log_ratio).mean(),
-        "clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean(),
-    }
+    learned = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    learned |= {"old_approx_kl": -log_ratio.mean(), "approx_kl": (ratio - 1 - log_ratio).mean()}
+    learned |= {"clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean()}
     return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, learned
-
-
-def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
-    """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a constant target."""
-    return jnp.where(target.var() > 0, 1 - (target - value).var() / target.var(), jnp.nan)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
@@ -422,12 +409,12 @@ def make_train(args: Args):
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
-            learned |= {"grad_norm": optax.tree.norm(grads)}
-            return (optax.apply_updates(params, updates), opt_state), learned
+            return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
-        def epoch(carry, order):
-            """A pass over the rollout in minibatches; it has no effect once learning from the rollout has stopped."""
+        def epoch(carry, key):
+            """A pass over the rollout in random minibatches, without effect once the policy has moved too far."""
             before, stopped = carry
+            order = shuffled(key, args.num_envs, 1, args.num_minibatches)[1]
             learner, learned = jax.lax.scan(minibatch, before, order)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is not None:
@@ -436,14 +423,11 @@ def make_train(args: Args):
                 stopped |= learned["approx_kl"] / args.num_minibatches > args.target_kl
             return (learner, stopped), learned
 
-        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [shuffled(epoch_key, args.num_envs, 1, args.num_minibatches)[1] for epoch_key in epoch_keys]
+        keys = jax.random.split(state.key, 1 + args.update_epochs)
         learner = (state.params, state.opt_state), jnp.bool_(False)
-        ((params, opt_state), _), learned = jax.lax.scan(epoch, learner, jnp.stack(orders))
-        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
-        explained = explained_variance(rollout.value, target)
-        sums = {"explained_variance": jnp.nan_to_num(explained), "explained_updates": jnp.int32(~jnp.isnan(explained))}
-        return state, jax.tree.map(jnp.sum, learned) | sums | episode_sums(rollout)
+        ((params, opt_state), _), learned = jax.lax.scan(epoch, learner, keys[1:])
+        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=keys[0], update=state.update + 1)
+        return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update
 
@@ -454,10 +438,8 @@ def make_train(args: Args):
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
     points = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
-    points["losses/explained_variance"] = sums["explained_variance"] / nan_if_zero(sums["explained_updates"])
-    points |= episode_curves(sums)
-    points["charts/learning_rate"] = learning_rate_at(args, step // args.update_size - 1)
-    return points
+    points |= value_curves(sums) | episode_curves(sums)
+    return points | {"charts/learning_rate": learning_rate_at(args, step // args.update_size - 1)}
 
 
 def main(args: Args) -> Path:

@@ -1,4 +1,4 @@
-"""evaluate.py: returns as training reported them, both twins, films, tables."""
+"""evaluate.py: the returns that training reported, both twins, films, tables."""
 
 import csv
 import dataclasses
@@ -10,7 +10,8 @@ from scripts import script, small
 from untrained_agents import agent_in, untrained
 
 import evaluate
-from evaluate import Args, UserError
+from evaluate import Args
+from popgym_arcade.baselines.errors import UserError
 
 PIXELS = {"env_id": "SkittlesEasy", "partial_obs": True}
 
@@ -74,7 +75,7 @@ def frames_in(path):
     return len(frames), frames[0].width, frames[0].height
 
 
-def test_sampling_and_seeds_of_ones_own(folder, tmp_path):
+def test_sampling_and_other_seeds(folder, tmp_path):
     run = untrained("ppo_mlp", folder)
     found = {}
     for name, changes in {"a": {}, "b": {"sample": True}, "c": {"seed": 5}, "d": {"seed": 5}}.items():
@@ -85,10 +86,10 @@ def test_sampling_and_seeds_of_ones_own(folder, tmp_path):
     assert found["a"] != found["b"] and found["a"] != found["c"]
 
 
-def test_the_epsilon_of_q_networks_is_that_of_trainings_end(folder):
-    agent = agent_in("evaluate", untrained("pqn_mlp", folder))
+def test_q_networks_explore_with_the_epsilon_at_the_end_of_the_training(folder):
+    agent = agent_in(untrained("pqn_mlp", folder))
     assert evaluate.policy_of(agent, True) == 0.05 and evaluate.policy_of(agent, False) == 0.0
-    agent = agent_in("evaluate", untrained("ppo_continuous_action", folder))
+    agent = agent_in(untrained("ppo_continuous_action", folder))
     assert evaluate.policy_of(agent, True) == agent.script.SAMPLE != evaluate.policy_of(agent, False)
 
 
@@ -100,7 +101,7 @@ def test_another_environment_with_the_same_frames(folder, tmp_path):
 
 
 def test_frames_of_256_pixels(folder):
-    agent = agent_in("evaluate", untrained("pqn_mlp", folder, obs_size=256, **PIXELS))
+    agent = agent_in(untrained("pqn_mlp", folder, obs_size=256, **PIXELS))
     agent = dataclasses.replace(agent, args=dataclasses.replace(agent.args, eval_episodes=1))
     assert evaluate.film(agent, 1, False, None, True)[0].shape[1:] == (256, 512, 3)
 
@@ -119,8 +120,11 @@ def test_wrong_arguments_are_refused(changes, words):
         Args(**changes).checked()
 
 
-def test_films_of_ids_without_frames_are_refused(folder, tmp_path):
+def test_films_that_cannot_be_made_are_refused(folder, tmp_path):
     run = untrained("pqn_mlp", folder)
-    with pytest.raises(UserError, match="film popgym_arcade ids only"):
+    with pytest.raises(UserError, match="film popgym_arcade games only"):
         evaluate.main(Args(runs=(str(run),), gif=True, out=str(tmp_path / "out")))
+    run = untrained("pqn_mlp", folder, **PIXELS)
+    with pytest.raises(UserError, match="--films 4: only 3 episodes are played"):
+        evaluate.main(Args(runs=(str(run),), gif=True, films=4, out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()

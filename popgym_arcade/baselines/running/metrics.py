@@ -53,6 +53,22 @@ def episode_curves(sums: dict) -> dict[str, np.ndarray]:
     return means | {"charts/episodes": episodes}
 
 
+def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
+    """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a constant target."""
+    return jnp.where(target.var() > 0, 1 - (target - value).var() / target.var(), jnp.nan)
+
+
+def value_sums(value: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
+    """The explained variance of a rollout's values, and whether it has one, as sums."""
+    explained = explained_variance(value, target)
+    return {"explained_variance": jnp.nan_to_num(explained), "explained_updates": jnp.int32(~jnp.isnan(explained))}
+
+
+def value_curves(sums: dict) -> dict[str, np.ndarray]:
+    """Mean explained variance of the rollouts that have one; NaN, which adds no point, if none has."""
+    return {"losses/explained_variance": sums["explained_variance"] / nan_if_zero(sums["explained_updates"])}
+
+
 def nan_if_zero(count: Any) -> np.ndarray:
     """A divisor that makes the mean of nothing NaN."""
     return np.where(np.asarray(count) > 0, count, math.nan)
