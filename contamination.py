@@ -24,15 +24,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from tqdm import tqdm
 
-from popgym_arcade.analysis.agents import Agent, each_seed, load_agents
+from popgym_arcade.analysis.agents import Agent
 from popgym_arcade.analysis.command_line import PlayArgs, launch, shipped_agents
-from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, label
+from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, label, load_all
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.networks import other_inputs, scores_name
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
-from popgym_arcade.analysis.twins import in_twins
 from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.errors import UserError
@@ -436,15 +435,6 @@ def table(summary: list[dict]) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------------- main
-
-
-def load_all(args: Args) -> list[Agent]:
-    """Every seed of every run on every twin asked for. Raises UserError for the first that cannot play there."""
-    agents = load_agents(args.runs, args.step)
-    agents = [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
-    agents = [seed for agent in agents for seed in each_seed(agent)]
-    groups_of(agents)  # refuses the same seed twice
-    return agents
 
 
 def measure(agents: list[Agent], args: Args) -> list[Contamination]:

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from popgym_arcade.analysis.agents import Agent, describe, load_agents, one_seed
+from popgym_arcade.analysis.agents import Agent, describe, one_seed
 from popgym_arcade.analysis.command_line import PlayArgs, launch, shipped_agents
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import write_csv
-from popgym_arcade.analysis.twins import in_twins
+from popgym_arcade.analysis.twins import load_in_twins
 from popgym_arcade.baselines.devices.mesh import over_seeds
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.errors import UserError
@@ -211,9 +211,8 @@ WRITERS = {"gif": save_gif, "mp4": save_mp4}
 
 
 def load_all(args: Args) -> list[Agent]:
-    """Every agent on every twin asked for. Raises UserError for the first that cannot play there."""
-    agents = load_agents(args.runs, args.step)
-    agents = [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
+    """Every agent on every twin asked for, with `--episodes`. Raises UserError for what one of them cannot do."""
+    agents = load_in_twins(args)
     if (args.gif or args.mp4) and not all(agent.twin != "full" for agent in agents):
         raise UserError("--gif and --mp4 film popgym_arcade games only: leave them out")
     if args.sample and not all(hasattr(agent.script, "SAMPLE") or hasattr(agent.args, "end_e") for agent in agents):

@@ -393,22 +393,22 @@ def make_train(args: Args):
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             return (optax.apply_updates(weights, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
-        def epoch(carry, key):
-            """A pass over the rollout in random minibatches, without effect once the policy has moved too far."""
-            before, stopped = carry
+        def epoch(learning, key):
+            """A pass over the rollout in random minibatches."""
+            before, stopped = learning
             order = shuffled(key, args.num_envs, args.num_steps, args.num_minibatches)
             picked = jax.vmap(functools.partial(pick_steps, (rollout, advantage, target)))(*order)
             learner, learned = jax.lax.scan(minibatch, before, picked)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
-            if args.target_kl is not None:
+            if args.target_kl is not None:  # once the policy has moved too far, an epoch has no effect
                 nothing = before, jax.tree.map(jnp.zeros_like, learned)
                 learner, learned = jax.tree.map(functools.partial(jnp.where, stopped), nothing, (learner, learned))
                 stopped |= learned["approx_kl"] / args.num_minibatches > args.target_kl
             return (learner, stopped), learned
 
         keys = jax.random.split(state.key, 1 + args.update_epochs)
-        learner = (state.params["params"], state.opt_state), jnp.bool_(False)
-        ((weights, opt_state), _), learned = jax.lax.scan(epoch, learner, keys[1:])
+        learning = (state.params["params"], state.opt_state), jnp.bool_(False)
+        ((weights, opt_state), _), learned = jax.lax.scan(epoch, learning, keys[1:])
         # the new moments count from the next rollout on, because the old probabilities were computed with the old ones
         obs = rollout.obs.swapaxes(0, 1).reshape(args.update_size, -1).astype(jnp.float32)
         params = {"params": weights, "moments": {"obs": state.params["moments"]["obs"].updated(obs)}}

@@ -234,7 +234,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 
 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
-    """The clipped objective of Schulman et al. 2017 as means over [T, B], and what is logged of it.
+    """The clipped objective of Schulman et al. 2017 as means over a minibatch, and what is logged of it.
 
     `target` is that of the value. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
@@ -411,21 +411,21 @@ def make_train(args: Args):
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
-        def epoch(carry, key):
-            """A pass over the rollout in random minibatches, without effect once the policy has moved too far."""
-            before, stopped = carry
+        def epoch(learning, key):
+            """A pass over the rollout in random minibatches."""
+            before, stopped = learning
             order = shuffled(key, args.num_envs, 1, args.num_minibatches)[1]
             learner, learned = jax.lax.scan(minibatch, before, order)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
-            if args.target_kl is not None:
+            if args.target_kl is not None:  # once the policy has moved too far, an epoch has no effect
                 nothing = before, jax.tree.map(jnp.zeros_like, learned)
                 learner, learned = jax.tree.map(functools.partial(jnp.where, stopped), nothing, (learner, learned))
                 stopped |= learned["approx_kl"] / args.num_minibatches > args.target_kl
             return (learner, stopped), learned
 
         keys = jax.random.split(state.key, 1 + args.update_epochs)
-        learner = (state.params, state.opt_state), jnp.bool_(False)
-        ((params, opt_state), _), learned = jax.lax.scan(epoch, learner, keys[1:])
+        learning = (state.params, state.opt_state), jnp.bool_(False)
+        ((params, opt_state), _), learned = jax.lax.scan(epoch, learning, keys[1:])
         state = TrainState(params=params, opt_state=opt_state, actor=actor, key=keys[0], update=state.update + 1)
         return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 

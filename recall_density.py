@@ -19,15 +19,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from popgym_arcade.analysis.agents import Agent, describe, each_seed, load_agents
+from popgym_arcade.analysis.agents import Agent, describe
 from popgym_arcade.analysis.command_line import PlayArgs, launch, shipped_agents
-from popgym_arcade.analysis.groups import GROUP, about_group, groups_of
+from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, load_all
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.networks import action_values, network_args, other_inputs
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
-from popgym_arcade.analysis.twins import in_twins
 from popgym_arcade.baselines.limits import NonNegativeInt, Range
 from popgym_arcade.baselines.scripts import script_of
 
@@ -266,15 +265,6 @@ def draw_thirds(axes: Any, rows: list[dict]) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- main
-
-
-def load_all(args: Args) -> list[Agent]:
-    """Every seed of every run on every twin asked for. Raises UserError for the first that cannot play there."""
-    agents = load_agents(args.runs, args.step)
-    agents = [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
-    agents = [seed for agent in agents for seed in each_seed(agent)]
-    groups_of(agents)  # refuses the same seed twice
-    return agents
 
 
 def measure(agents: list[Agent], args: Args) -> list[Recall]:

@@ -51,7 +51,7 @@ ALIKE = 3  # trials in a row that fail in the same way end the search
 POINTS = 1000  # steps of Optuna for the training in one environment, whatever its length and number of evaluations
 # prints the types of a script's arguments as JSON, or fails with its objection to one of several command lines
 ASK = """
-import importlib, json, sys, typing
+import dataclasses, importlib, json, sys, typing
 folder, name, lines, root = sys.argv[1:]
 sys.path[0:0] = [folder, root]
 from popgym_arcade.baselines.errors import UserError
@@ -62,7 +62,8 @@ try:
         parse_args(args_class, flags)
 except UserError as error:
     sys.exit(str(error))
-print(json.dumps({name: getattr(kind, "__name__", "") for name, kind in typing.get_type_hints(args_class).items()}))
+kinds = typing.get_type_hints(args_class)
+print(json.dumps({field.name: getattr(kinds[field.name], "__name__", "") for field in dataclasses.fields(args_class)}))
 """
 
 
@@ -308,9 +309,8 @@ def started(line: list[str], log: Path) -> Iterator[subprocess.Popen]:
     finally:
         try:
             process.terminate()
-            process.wait(120)
-        except subprocess.TimeoutExpired:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(120)
         finally:  # also after a second Ctrl-C
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""benchmark/analysis_tables.py: lines of each table, the pages' tables from their files, folders, refusals."""
+"""benchmark/analysis_tables.py: the lines of each table, those on the pages, folders, refusals."""
 
 import csv
 import subprocess
@@ -12,7 +12,8 @@ import filter_comparison
 import gap_and_bias
 import recall_density
 from benchmark import analysis_tables
-from evaluate import interval
+from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 AGENT = {"script": "pqn_rnn", "memory": "GRU", "trained_env_id": "SkittlesEasy", "trained_partial_obs": "True"}
@@ -44,7 +45,7 @@ def evaluation(seed: int, twin: str, mean: float, **more) -> dict:
     return AGENT | about | {"return_mean": mean, "return_low": mean - 0.1, "return_high": mean + 0.2} | more
 
 
-def test_both_twins_stand_beside_each_other_and_seeds_are_put_together(tmp_path):
+def test_both_twins_are_side_by_side_and_seeds_are_put_together(tmp_path):
     means = (0.2, 0.4, 0.9)
     rows = [evaluation(seed, "pomdp", mean) for seed, mean in enumerate(means)]
     rows += [evaluation(seed, "mdp", mean / 2) for seed, mean in enumerate(means)]
@@ -63,11 +64,11 @@ def test_both_twins_stand_beside_each_other_and_seeds_are_put_together(tmp_path)
     rows += [evaluation(0, "full", 0.25, trained_env_id="CartPole-v1", trained_partial_obs="False")]
     without_twins = lines_of(write(tmp_path / "evaluate.csv", rows))[0]
     assert (without_twins["trained on"], without_twins["return"]) == ("full", "0.250 (0.150 to 0.450)")
-    with pytest.raises(analysis_tables.UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, 1,000"):
+    with pytest.raises(UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, 1,000"):
         lines_of(write(tmp_path / "evaluate.csv", [*rows[:3], rows[0] | {"run": "B"}]))
 
 
-def test_a_memory_whose_effect_does_not_come_down_has_no_half_life(tmp_path):
+def test_an_effect_that_never_halves_has_no_half_life(tmp_path):
     about = AGENT | {"twin": "pomdp", "kind": "noise"}
     rows = [
         about | {"strength": sigma, "measure": measure, "at_once": 0.25, "one_step_later": 0.125, "largest": 0.25}
@@ -86,7 +87,7 @@ def test_a_memory_whose_effect_does_not_come_down_has_no_half_life(tmp_path):
     )
 
 
-def test_of_many_agents_the_strongest_change_is_told(tmp_path):
+def test_with_many_agents_only_the_strongest_change_is_shown(tmp_path):
     about = AGENT | {"twin": "pomdp", "at_once": 0.25, "one_step_later": 0.125, "largest": 0.25, "half_life": "1"}
     kinds = {"noise": (0.1, 1.0), "permutation": (20.0,)}
     for agents, expected in ((8, 24), (9, 18)):
@@ -102,7 +103,7 @@ def test_of_many_agents_the_strongest_change_is_told(tmp_path):
     assert {line["change"] for line in lines} == {"noise, sigma 1", "first 20 frames shuffled"}
 
 
-def test_all_ids_together_have_a_line_where_there_are_several(tmp_path):
+def test_all_ids_together_have_a_line_if_there_are_several(tmp_path):
     about = {"algorithm": "pqn", "memory": "GRU", "quantity": "gap"}
     rows = [about | {"env_id": name, "value": 0.5, "low": "", "high": ""} for name in ("A", "all")]
     assert [line["id"] for line in lines_of(write(tmp_path / "gap_and_bias.csv", rows))] == ["A"]
@@ -122,7 +123,7 @@ def test_seeds_of_a_memory_are_told_apart_by_their_first_frame(tmp_path):
     assert (gru["memory"], gru["seeds"], gru["return of each"]) == ("GRU", "0", "0.00")
     assert (lru["seeds"], lru["return of each"]) == ("9, 10", "9.00, 10.00")
     assert lru["share of the first frame"] == "0.0090, 0.0100"
-    with pytest.raises(analysis_tables.UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, pomdp"):
+    with pytest.raises(UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, pomdp"):
         lines_of(write(tmp_path / "agents.csv", [*rows, rows[-1] | {"run": "B"}]))
 
 
@@ -131,7 +132,7 @@ def test_the_tables_of_the_pages_come_from_their_files(path):
     assert analysis_tables.table(path) == path.with_suffix(".md").read_text()
 
 
-def test_every_table_stands_on_a_page():
+def test_every_table_is_on_a_page():
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     names = [path.relative_to(ROOT / "docs").with_suffix(".md").as_posix() for path in TABLES]
     assert names and [name for name in names if f"<!-- report: {name} -->" not in pages] == []
@@ -150,7 +151,7 @@ def test_pages_get_a_folders_table_and_the_pictures_of_all_runs(tmp_path):
     assert (tmp_path / "pages/evaluate_seeds.md").read_text() == analysis_tables.table(place / "evaluate.csv")
 
 
-def test_of_filters_pages_get_the_summary(tmp_path):
+def test_pages_get_the_summary_of_filters(tmp_path):
     columns = {name: getattr(filter_comparison, f"{name.upper()}COLUMNS") for name in ("", "change_", "group_")}
     for name, head in zip(("distances", "changes", "summary"), columns.values(), strict=True):
         write(tmp_path / f"filters/{name}.csv", [dict.fromkeys(head, "1") | {"step": "last"}])
@@ -187,7 +188,7 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     analysis_tables.main(analysis_tables.Args(folders=folders[2:], out=str(tmp_path / "alone")))
     assert {path.name for path in (tmp_path / "alone").iterdir()} == pictures
     (tmp_path / "saliency/A__mdp__pqn_rnn__GRU__0__20261125-012606__grid.png").touch()
-    with pytest.raises(analysis_tables.UserError, match="two runs are named A__mdp__pqn_rnn__GRU__0"):
+    with pytest.raises(UserError, match="two runs are named A__mdp__pqn_rnn__GRU__0"):
         analysis_tables.main(analysis_tables.Args(folders=folders, out=str(tmp_path / "other")))
     assert not (tmp_path / "other").exists()
 
@@ -196,9 +197,9 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     ("flags", "words"),
     [
         ([], "give --csv, or --folders and --out"),
-        (["--csv", "other.csv"], "--csv other.csv: no table of an analysis script is among them"),
+        (["--csv", "other.csv"], "--csv other.csv: none of these is a table of an analysis script"),
         (["--csv", "none.csv"], "--csv none.csv: No such file"),
-        (["--csv", "half.csv"], "--csv half.csv: it lacks something, or has another form than is read here: KeyError"),
+        (["--csv", "half.csv"], "--csv half.csv: a column is missing or has another form than expected: KeyError"),
         (["--folders", "empty", "--out", "pages"], "--folders empty: it has no tables that are read here"),
     ],
 )
@@ -208,7 +209,7 @@ def test_bad_input_is_refused_in_one_line_and_nothing_is_written(tmp_path, monke
     write(tmp_path / "half.csv", [{"last_frame_low": 1}])
     (tmp_path / "empty").mkdir()
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(analysis_tables.UserError) as error:
+    with pytest.raises(UserError) as error:
         analysis_tables.main(tyro.cli(analysis_tables.Args, args=flags))
     assert str(error.value).startswith(words) and "\n" not in str(error.value) and sorted(tmp_path.iterdir()) == before
 

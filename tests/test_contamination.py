@@ -1,4 +1,4 @@
-"""contamination.py: what an agent without memory shows, a slow replay, the measures by hand, what is written."""
+"""contamination.py: agents without memory, a slow replay, the measures by hand, what is written."""
 
 import csv
 import dataclasses
@@ -11,7 +11,9 @@ from scipy import stats
 from untrained_agents import agent_in, bold, untrained
 
 import contamination
-from contamination import Args, UserError
+from contamination import Args
+from popgym_arcade.analysis.trajectories import observations, record
+from popgym_arcade.baselines.errors import UserError
 
 ARGS = Args(episodes=3, steps=6, at=2, first=4, sigma=(0.1, 1.0))
 
@@ -23,11 +25,11 @@ def folder(tmp_path_factory):
 
 @functools.lru_cache
 def agent_of(folder, name="pqn_rnn", **changes):
-    return agent_in("contamination", untrained(name, folder, **changes))
+    return agent_in(untrained(name, folder, **changes))
 
 
 def found_of(agent, kind, args=ARGS):
-    trajectories = contamination.record(agent, jax.random.key(0), args.episodes, 12)
+    trajectories = record(agent, jax.random.key(0), args.episodes, 12)
     return contamination.contaminate(agent, contamination.reaching(trajectories, kind, args), kind, args)
 
 
@@ -55,12 +57,12 @@ def test_without_memory_nothing_is_left_after_the_frame(folder, name, changes, k
 def test_the_replay_equals_a_slow_one(folder, name, kind):
     """One episode, one version after the other, the whole sequence at once."""
     agent = bold(agent_of(folder, name), 100 if name == "ppo_rnn" else 1)
-    trajectories = contamination.record(agent, jax.random.key(0), 3, 12)
+    trajectories = record(agent, jax.random.key(0), 3, 12)
     args = dataclasses.replace(ARGS, sigma=(10.0, 100.0))
     found = contamination.contaminate(agent, trajectories, kind, args)
     changed = 3 if kind == "noise" else 4
     network = agent.script.make_actor(agent.args)[0]
-    obs = np.stack([contamination.observations(agent, x)[:changed] for x in trajectories], axis=1)
+    obs = np.stack([observations(agent, x)[:changed] for x in trajectories], axis=1)
     rng = np.random.default_rng([0, ("noise", "permutation").index(kind)])
     if kind == "noise":
         unit = np.concatenate([x.obs for x in trajectories]).astype(float).std(axis=0)
@@ -70,7 +72,7 @@ def test_the_replay_equals_a_slow_one(folder, name, kind):
         versions = contamination.shuffled(obs, rng)
     forward = jax.jit(lambda carry, *met: agent.script.forward(network, agent.params, carry, *met)[1])
     for b, trajectory in enumerate(trajectories):
-        whole = contamination.observations(agent, trajectory)
+        whole = observations(agent, trajectory)
         outputs = []
         for version in versions:
             seen = np.concatenate([version[:, b], whole[changed:]])[: changed + 6]
@@ -93,7 +95,7 @@ def test_the_replay_equals_a_slow_one(folder, name, kind):
 
 def test_episodes_count_while_they_last(folder):
     agent = agent_of(folder)
-    trajectories = contamination.record(agent, jax.random.key(0), 2, 12)
+    trajectories = record(agent, jax.random.key(0), 2, 12)
     cut = dataclasses.replace(
         trajectories[0],
         **{
@@ -178,14 +180,14 @@ def test_half_lives():
 
 def test_the_unit_of_noise(folder):
     agent = agent_of(folder)
-    trajectories = contamination.record(agent, jax.random.key(0), 2, 12)
+    trajectories = record(agent, jax.random.key(0), 2, 12)
     unit = contamination.unit_of(agent, trajectories)
     np.testing.assert_allclose(unit, np.concatenate([x.obs for x in trajectories]).std(axis=0), rtol=1e-5)
     still = [dataclasses.replace(x, obs=np.ones_like(x.obs)) for x in trajectories]
     with pytest.raises(UserError, match="never changes"):
         contamination.unit_of(agent, still)
     pixels = agent_of(folder, "pqn_mlp", **PIXELS)
-    assert contamination.unit_of(pixels, contamination.record(pixels, jax.random.key(0), 1, 2)) == 255
+    assert contamination.unit_of(pixels, record(pixels, jax.random.key(0), 1, 2)) == 255
 
 
 def test_the_script_writes_tables_and_pictures(folder, tmp_path, capsys):

@@ -8,11 +8,14 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
-from scripts import script, small
-from untrained_agents import untrained
+from untrained_agents import agent_in, untrained
 
 import filter_comparison
-from filter_comparison import Args, UserError, layers_of, matched
+from filter_comparison import Args, layers_of, matched
+from popgym_arcade.analysis.agents import load_agent
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.networks.encoding import merge
+from popgym_arcade.baselines.running.checkpoints import save_checkpoint
 
 PIXELS = {"env_id": "CartPoleEasy"}
 
@@ -70,17 +73,16 @@ def test_layers_that_are_added_share_an_order():
 def test_every_filter_of_every_script_is_found(name, encoder, tmp_path):
     """Their weights, and each where the picture is read: a patch's as they lie in the picture."""
     folder = untrained(name, tmp_path, encoder=encoder, **PIXELS)
-    agent = filter_comparison.load_agent(folder)
-    filters = filter_comparison.filters_of(agent, agent.params)
+    agent = agent_in(folder)
+    filters = filter_comparison.filters_of(agent)
     towers = ["actor", "critic"] if name == "ppo_mlp" else [""]
     assert list(filters) == [(tower, layer.name) for tower in towers for layer in layers_of(encoder)]
     params = agent.params["params"]
     if encoder == "patch":
         first = filters["critic", "Dense_0"]
         assert first.shape == (32, 8, 8, 3) and filters["actor", "Dense_1"].shape == (64, 2, 2, 32)
-        module = script(name)
         patch = jax.random.normal(jax.random.key(0), (1, 8, 8, 3))
-        answers = module.merge(patch, 8)[0, 0, 0] @ params["critic"]["encode"]["Dense_0"]["kernel"]
+        answers = merge(patch, 8)[0, 0, 0] @ params["critic"]["encode"]["Dense_0"]["kernel"]
         np.testing.assert_allclose((first * np.asarray(patch)).sum(axis=(1, 2, 3)), answers, rtol=1e-4, atol=1e-4)
     else:
         kernel = np.asarray(params["encode"]["Conv_1"]["kernel"])
@@ -93,9 +95,8 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     first = untrained("impala_popart", folder, num_seeds=2, **PIXELS)
     second = untrained("impala_popart", folder, num_seeds=2, value_normalization="popart", **PIXELS)
-    module = script("impala_popart")
-    _, params = module.load_run(second)
-    module.save_checkpoint(second, 128, {"params": jax.tree.map(lambda x: 2 * x, params)})
+    agent = load_agent(second)
+    save_checkpoint(second, agent.saved, 128, {"params": jax.tree.map(lambda x: 2 * x, agent.params)})
     return first, second
 
 
@@ -119,7 +120,7 @@ def test_pairs_groups_and_steps(runs, tmp_path):
     assert last == {(a, "64", a, "64"), (b, "128", b, "128"), (a, "64", b, "128")}
     assert {row["group_a"] for row in rows} == {"value_normalization none", "value_normalization popart"}
     # of untrained agents seed 1 is twice seed 0, and the last checkpoint twice the one before
-    kernel = np.asarray(script("impala_popart").load_run(runs[0])[1]["params"]["encode"]["Dense_0"]["kernel"][0])
+    kernel = np.asarray(load_agent(runs[0]).params["params"]["encode"]["Dense_0"]["kernel"][0])
     norm = float(np.square(kernel.astype(float)).sum())
     distance = {
         (r["seed_a"], r["seed_b"], r["step_b"]): float(r["distance_sum"])
@@ -153,26 +154,15 @@ def test_pairs_of_one_seed_began_with_the_same_filters(runs, tmp_path):
     assert {float(r["distance_sum"]) for r in rows if r["step"] == "0"} == {0.0}
 
 
-def test_what_an_agent_began_with_follows_from_its_arguments(runs):
-    """Bit for bit the parameters that training starts from, for each seed."""
-    module = script("impala_popart")
-    agent = filter_comparison.load_agent(runs[0])
-    args = small("impala_popart", num_seeds=1, seed=1, **PIXELS)
-    state = jax.jit(module.make_train(args)[0])(module.make_keys(args)[0])
-    found = jax.tree.map(lambda x: x[1], filter_comparison.first_params(agent.script, agent.saved))
-    np.testing.assert_array_equal(
-        found["params"]["encode"]["Dense_0"]["kernel"], state.params["params"]["encode"]["Dense_0"]["kernel"]
-    )
-
-
 def test_damaged_checkpoints_are_passed_over(runs, tmp_path):
     folder = shutil.copytree(runs[1], tmp_path / "damaged")
     (folder / "checkpoints" / "128" / "sha256.json").unlink()
-    assert filter_comparison.steps_of(filter_comparison.load_agent(folder)) == [0, 64]
+    found = filter_comparison.snapshots_of([folder], Args(runs=()))
+    assert [(each.agent.args.seed, each.step) for each in found] == [(0, 0), (1, 0), (0, 64), (1, 64)]
 
 
 def test_groups_of_different_scripts_are_told_by_what_they_share(runs, tmp_path):
-    agents = [filter_comparison.load_agent(folder) for folder in (runs[0], untrained("pqn_mlp", tmp_path, **PIXELS))]
+    agents = [load_agent(folder) for folder in (runs[0], untrained("pqn_mlp", tmp_path, **PIXELS))]
     assert filter_comparison.group_names(agents, "env_id") == ["CartPoleEasy"] * 2
     names = filter_comparison.group_names(agents, "")
     assert names[0].startswith("script impala_popart, ") and names[1].startswith("script pqn_mlp, ")
@@ -180,13 +170,13 @@ def test_groups_of_different_scripts_are_told_by_what_they_share(runs, tmp_path)
 
 
 REFUSED = {
-    "one": ("name two agents at least", {}),
+    "one": ("name at least two agents", {}),
     "vectors": ("reads no pictures", {"env_id": "CartPole-v1", "num_seeds": 2}),
     "two numbers": ("reads no pictures", {"env_id": "MountainCar-v0", "num_seeds": 2}),
     "three numbers": ("reads no pictures", {"env_id": "MemoryChain-bsuite", "num_seeds": 2}),
     "encoders": ("filters of different shapes", {"encoder": "paper"}),
-    "by": ("--by elephant: there are script, env_id, ", {"num_seeds": 2}),
-    "seeds": ("no two of these agents have one seed", {"num_seeds": 2}),
+    "by": ("--by elephant: use one of script, env_id, ", {"num_seeds": 2}),
+    "seeds": ("no two of these agents have the same seed", {"num_seeds": 2}),
 }
 
 

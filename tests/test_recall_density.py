@@ -1,4 +1,4 @@
-"""recall_density.py: sums, the gradient's norms against saliency.py's maps, thirds, groups, what is written."""
+"""recall_density.py: sums, the gradient's norms against saliency.py's maps, thirds, what is written."""
 
 import csv
 import dataclasses
@@ -12,7 +12,9 @@ from untrained_agents import agent_in, bold, untrained
 import evaluate
 import recall_density
 import saliency
-from recall_density import Args, Recall, UserError
+from popgym_arcade.analysis.trajectories import record
+from popgym_arcade.baselines.errors import UserError
+from recall_density import Args, Recall
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +24,12 @@ def folder(tmp_path_factory):
 
 @functools.lru_cache
 def agent_of(folder, name="pqn_rnn", **changes):
-    return agent_in("recall_density", untrained(name, folder, **changes))
+    return agent_in(untrained(name, folder, **changes))
 
 
 def test_densities_of_complete_episodes_sum_to_one(folder):
     agent = agent_of(folder)
-    trajectories = recall_density.record(agent, jax.random.key(0), 3)
+    trajectories = record(agent, jax.random.key(0), 3)
     assert all(trajectory.over for trajectory in trajectories)
     for trajectory in trajectories:
         for norm in ("l1", "l2"):
@@ -38,10 +40,10 @@ def test_densities_of_complete_episodes_sum_to_one(folder):
             assert recall_density.density_of(delta, 7).mean() == pytest.approx(1, abs=1e-9)
 
 
-def test_the_norm_is_that_of_the_saliency(folder):
+def test_the_norm_is_the_one_of_the_saliency(folder):
     """Of frames, with padding: an episode of SkittlesEasy that is shorter than the shortest program."""
     agent = agent_of(folder, env_id="SkittlesEasy", partial_obs=True)
-    (trajectory,) = recall_density.record(agent, jax.random.key(1), 1, 5)
+    (trajectory,) = record(agent, jax.random.key(1), 1, 5)
     maps = saliency.gradient_saliency(agent, trajectory).maps[-1]
     norms = np.sqrt(maps.reshape(5, -1).sum(axis=1, dtype=float))
     np.testing.assert_allclose(recall_density.recall_density(agent, trajectory), norms / norms.sum(), rtol=1e-3)
@@ -49,7 +51,7 @@ def test_the_norm_is_that_of_the_saliency(folder):
 
 def test_l1_is_the_sum_of_sizes(folder):
     agent = agent_of(folder)
-    (trajectory,) = recall_density.record(agent, jax.random.key(2), 1, 4)
+    (trajectory,) = record(agent, jax.random.key(2), 1, 4)
     network = agent.script.make_actor(agent.args)[0]
     carry = agent.script.initial_carry(network, 1)
 
@@ -65,7 +67,7 @@ def test_l1_is_the_sum_of_sizes(folder):
 @pytest.mark.parametrize("name", ["pqn_mlp", "ppo_continuous_action"])
 def test_without_memory_all_is_at_the_end(folder, name):
     agent = agent_of(folder, name)
-    (trajectory,) = recall_density.record(agent, jax.random.key(0), 1)
+    (trajectory,) = record(agent, jax.random.key(0), 1)
     delta = recall_density.recall_density(agent, trajectory)
     assert delta[-1] == 1 and not delta[:-1].any() and len(delta) > 5
 
@@ -73,7 +75,7 @@ def test_without_memory_all_is_at_the_end(folder, name):
 def test_an_episode_that_nothing_matters_to_has_no_density(folder):
     agent = agent_of(folder)
     nothing = dataclasses.replace(agent, params=jax.tree.map(np.zeros_like, agent.params))
-    (trajectory,) = recall_density.record(nothing, jax.random.key(0), 1, 3)
+    (trajectory,) = record(nothing, jax.random.key(0), 1, 3)
     assert np.isnan(recall_density.recall_density(nothing, trajectory)).all()
     recall = Recall(nothing, [], blind=1)
     row = recall_density.row_of("mine", [recall])
@@ -84,7 +86,7 @@ def test_an_episode_that_nothing_matters_to_has_no_density(folder):
 def test_a_saturated_policy_still_has_a_density(folder):
     """Its gradients are so small that their squares are no float32."""
     agent = bold(agent_of(folder, "ppo_rnn"), 1e3)
-    (trajectory,) = recall_density.record(agent, jax.random.key(0), 1, 8)
+    (trajectory,) = record(agent, jax.random.key(0), 1, 8)
     faint = dataclasses.replace(agent, params=jax.tree_util.tree_map_with_path(faintly, agent.params))
     for each in (agent, faint):
         assert recall_density.recall_density(each, trajectory).sum() == pytest.approx(1)
@@ -161,24 +163,6 @@ def test_the_script_compares_memories(folder, tmp_path, capsys):
             assert float(row["first_frame"]) == pytest.approx(saved[name][:, 0].mean(), abs=1e-12)
     table = capsys.readouterr().out
     assert "MinGRU" in table and str(out) in table
-
-
-def test_what_makes_a_group(folder, tmp_path):
-    """Seeds of one training are one group; other flags make another, and the same agent twice is refused."""
-    one = agent_of(folder)
-    seed = dataclasses.replace(one, args=dataclasses.replace(one.args, seed=1), name="seed")
-    wide = dataclasses.replace(one, saved=dataclasses.replace(one.saved, gamma=0.5), name="wide")
-    assert recall_density.groups_of([one, wide, seed]) == {
-        "CartPole-v1, pqn_rnn, MinGRU, full": [0, 2],
-        "CartPole-v1, pqn_rnn, MinGRU, full (wide)": [1],
-    }
-    with pytest.raises(UserError, match="seed 0 of one training is there twice"):
-        recall_density.groups_of([one, seed, dataclasses.replace(one, name="copy")])
-    mdp, pomdp = recall_density.in_twins(agent_of(folder, env_id="SkittlesEasy", partial_obs=True), "both")
-    assert list(recall_density.groups_of([mdp, pomdp])) == [
-        "SkittlesEasy, pqn_rnn, MinGRU, mdp (trained on SkittlesEasy pomdp)",
-        "SkittlesEasy, pqn_rnn, MinGRU, pomdp",
-    ]
 
 
 @pytest.mark.parametrize(("memories", "titles"), [("abc", ["X", "Y"]), ("abcd", ["X, mdp", "Y, mdp", "X, pomdp", ""])])

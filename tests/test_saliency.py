@@ -16,7 +16,6 @@ from scipy import ndimage
 from untrained_agents import agent_in, bold, untrained
 
 import saliency
-from popgym_arcade.analysis.agents import load_agent
 from popgym_arcade.analysis.trajectories import observations, record
 from popgym_arcade.analysis.twins import in_twins
 from popgym_arcade.baselines.errors import UserError

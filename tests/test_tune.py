@@ -1,25 +1,32 @@
-"""tune.py: what it searches, how it scores, prunes, is interrupted and goes on; a small program plays the trainings."""
+"""tune.py: what it searches, how it scores, prunes, and continues after an interruption.
 
+A small program takes the place of the training scripts.
+"""
+
+import contextlib
 import csv
 import dataclasses
 import importlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 
 import optuna
 import pytest
+from scripts import ALL
 
 import tune
 
 ROOT = Path(__file__).parent.parent
-# In the place of a training script: --num-steps evaluations (five) of two seeds, that rise linearly to
-# 1 - (log10(rate) + 3)**2, on the id Easy to 1. It saves at the first signal and ends at once at a second, as the
-# scripts do, and with $EXIT it ends with that code, or signal, before all this.
+# Takes the place of a training script: --num-steps evaluations (five) of two seeds that rise linearly to
+# 1 - (log10(rate) + 3)**2, for the id Easy to 1. Like the scripts it saves at the first signal and ends at once at a
+# second. With $EXIT it ends with that code, or signal, before any of this.
 PLAYER = """
 import csv, json, math, os, signal, sys, time
 from pathlib import Path
@@ -62,13 +69,13 @@ for n in range(1, count + 1):
 if rate > 0.02:
     sys.exit("something broke")
 """
-# tune.py's command line, trainings being those of PLAYER, whose path is put in
+# The command line of tune.py with PLAYER, whose path is filled in, in place of the trainings
 PROGRAM = f"""
 import signal, sys
 sys.path[:0] = [{str(ROOT)!r}]
 import tune
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
-tune.refusal = lambda args, lines: ""
+tune.ask = lambda script, lines: ({{"learning_rate": "float", "num_steps": "int", "env_id": "str"}}, "")
 tune.command = lambda args, env_id, values, run_dir: [
     sys.executable, PLAYER, "--env-id", env_id, "--run-dir", str(run_dir), *tune.as_flags(values)
 ]
@@ -78,7 +85,7 @@ tune.run()
 
 @pytest.fixture
 def played(tmp_path, monkeypatch):
-    """Trainings are those of PLAYER; its path is returned."""
+    """PLAYER takes the place of the trainings; returns its path."""
     player = tmp_path / "player.py"
     player.write_text(PLAYER)
     line = lambda args, env_id, values, run_dir: [  # noqa: E731
@@ -86,8 +93,30 @@ def played(tmp_path, monkeypatch):
         *tune.as_flags(values),
     ]
     monkeypatch.setattr(tune, "command", line)
-    monkeypatch.setattr(tune, "refusal", lambda args, lines: "")
+    kinds = {"learning_rate": float, "num_steps": int, "env_id": str}
+    monkeypatch.setattr(tune, "kinds_of", lambda script: kinds)
+    monkeypatch.setattr(tune, "ask", lambda script, lines: (kinds, ""))
     return player
+
+
+@pytest.fixture
+def asked_here(monkeypatch):
+    """Scripts are asked in this process, which has imported JAX already."""
+
+    def run(line, **_):
+        assert line[:3] == [sys.executable, "-c", tune.ASK]
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", line[2:])
+            patch.setattr(sys, "path", [*sys.path])
+            try:
+                exec(tune.ASK, {})
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+                err.write("" if isinstance(end.code, int) else f"{end.code}\n")
+        return subprocess.CompletedProcess(line, code, out.getvalue(), err.getvalue())
+
+    monkeypatch.setattr(tune.subprocess, "run", run)
 
 
 def study_args(folder, **changes):
@@ -95,7 +124,7 @@ def study_args(folder, **changes):
     return tune.Args(**(values | {"trials": 8, "pruner": "none", "startup_trials": 3} | changes)).checked()
 
 
-def trials_of(folder):
+def trials_in(folder):
     with (Path(folder) / "trials.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
@@ -108,7 +137,7 @@ def search_these(args, rates, **others):
     for n, rate in enumerate(rates):
         study.enqueue_trial({"learning_rate": rate} | {name: values[n] for name, values in others.items()})
     tune.main(dataclasses.replace(args, trials=len(study.trials)))
-    return trials_of(folder)
+    return trials_in(folder)
 
 
 def command_of(player):
@@ -117,7 +146,7 @@ def command_of(player):
 
 
 def started(player, *flags, **environment):
-    """A search that runs, in a session of its own as in a terminal, and its command line without flags."""
+    """A running search, in its own session as in a terminal, and its command line without flags."""
     command = command_of(player)
     process = subprocess.Popen([*command, *flags], env=os.environ | environment, start_new_session=True)
     return process, command
@@ -132,7 +161,7 @@ def wait_for(folder, pattern, process):
 def test_a_search_finds_what_is_best(played, tmp_path):
     best = tune.main(study_args(tmp_path / "study", trials=25))
     assert 3e-4 < best["learning_rate"] < 3e-3  # the best is 1e-3, and the range three decades
-    rows = trials_of(tmp_path / "study")
+    rows = trials_in(tmp_path / "study")
     assert len(rows) == 25 and {row["state"] for row in rows} == {"complete"}
     top = max(rows, key=lambda row: float(row["score"]))
     assert float(top["learning_rate"]) == best["learning_rate"] and top["evaluations"] == "5"
@@ -148,7 +177,7 @@ def test_scores_are_normalised_and_averaged_over_ids(played, tmp_path):
         trials=6,
     )
     tune.main(args)
-    rows = trials_of(tmp_path / "study")
+    rows = trials_in(tmp_path / "study")
     assert {row["learning_rate"] for row in rows} == {"0.001", "0.0001"}
     for row in rows:
         value = {"0.001": 1.0, "0.0001": 0.0}[row["learning_rate"]]
@@ -167,7 +196,7 @@ def test_bad_trials_are_pruned_and_their_trainings_stopped(played, tmp_path, mon
 
 
 @pytest.mark.parametrize(("pruner", "evaluations"), [("median", "6"), ("halving", "8"), ("none", "10")])
-def test_what_is_bad_on_the_second_id_alone_is_pruned_there(pruner, evaluations, played, tmp_path):
+def test_a_trial_that_is_bad_on_the_second_id_alone_is_pruned_there(pruner, evaluations, played, tmp_path):
     args = study_args(
         tmp_path / "study",
         search=("learning_rate=1e-3,1e-5",),
@@ -200,7 +229,7 @@ def test_the_first_trials_are_never_pruned(pruner, played, tmp_path):
     assert [row["state"] for row in rows] == ["complete"] * 3 + ["pruned"] and rows[3]["evaluations"] == "1"
 
 
-def test_a_study_whose_evaluations_were_counted_goes_on(played, tmp_path):
+def test_a_study_of_a_version_that_counted_evaluations_continues(played, tmp_path):
     args = study_args(tmp_path / "study", search=("learning_rate=1e-3,1e-5",), pruner="median", startup_trials=1)
     (tmp_path / "study").mkdir()
     study = tune.open_study(args, tmp_path / "study")
@@ -210,40 +239,40 @@ def test_a_study_whose_evaluations_were_counted_goes_on(played, tmp_path):
     old.set_user_attr("minutes", 1.0)
     study.tell(old, 5.0)
     (tmp_path / "study/args.json").write_text(json.dumps(dataclasses.asdict(args)))
-    go_on = tune.read_settings(["--study", str(tmp_path / "study")])
-    assert go_on == args
-    before, new, bad = search_these(go_on, [1e-3, 1e-5])
+    continued = tune.read_settings(["--study", str(tmp_path / "study")])
+    assert continued == args
+    before, new, bad = search_these(continued, [1e-3, 1e-5])
     assert float(before["score"]) == 5 and new["state"] == "complete" and bad["state"] == "pruned"
 
 
 @pytest.mark.parametrize(("best", "score"), [((), 0.2), (("CartPole-v1=2.2",), 0.0)])
-def test_what_diverges_scores_as_the_random_policy_and_what_breaks_has_no_score(best, score, played, tmp_path):
+def test_diverged_trainings_score_like_the_random_policy_and_broken_ones_have_no_score(best, score, played, tmp_path):
     search = ("learning_rate=0.1,0.03,0.001",)
     tune.main(study_args(tmp_path / "study", search=search, sampler="random", trials=12, best_returns=best))
-    rows = {row["learning_rate"]: row for row in trials_of(tmp_path / "study")}
+    rows = {row["learning_rate"]: row for row in trials_in(tmp_path / "study")}
     assert rows["0.1"]["state"] == "complete" and float(rows["0.1"]["score"]) == score
     assert rows["0.03"]["state"] == "fail" and rows["0.03"]["why"] == "exit 1: something broke"
     assert rows["0.001"]["state"] == "complete"
 
 
 @pytest.mark.parametrize("code", [1, -9])
-def test_trials_that_fail_alike_end_the_search(code, played, tmp_path, monkeypatch):
+def test_several_trials_that_fail_alike_end_the_search(code, played, tmp_path, monkeypatch):
     monkeypatch.setenv("EXIT", str(code))
     told = "exit 1" if code == 1 else r"killed by SIGKILL \(out of memory\?\)"
     with pytest.raises(tune.UserError, match=rf"^3 trials in a row failed alike \({told}\)"):
         tune.main(study_args(tmp_path / "study"))
-    rows = trials_of(tmp_path / "study")
+    rows = trials_in(tmp_path / "study")
     assert [row["state"] for row in rows] == ["fail"] * 3 and rows[0]["why"].endswith(": the disk is full")
     monkeypatch.delenv("EXIT")
     tune.main(study_args(tmp_path / "study"))
-    assert [row["state"] for row in trials_of(tmp_path / "study")] == ["fail"] * 3 + ["complete"] * 5
+    assert [row["state"] for row in trials_in(tmp_path / "study")] == ["fail"] * 3 + ["complete"] * 5
 
 
 def test_refused_values_do_not_end_the_search(played, tmp_path, monkeypatch):
     monkeypatch.setenv("EXIT", "2")
-    with pytest.raises(tune.UserError, match="^no trial came to its end"):
+    with pytest.raises(tune.UserError, match="^no trial was completed"):
         tune.main(study_args(tmp_path / "study", trials=4))
-    assert [row["why"] for row in trials_of(tmp_path / "study")] == ["exit 2: the disk is full"] * 4
+    assert [row["why"] for row in trials_in(tmp_path / "study")] == ["exit 2: the disk is full"] * 4
 
 
 def test_a_full_disk_ends_the_search_and_its_trial_is_run_again(played, tmp_path):
@@ -252,18 +281,18 @@ def test_a_full_disk_ends_the_search_and_its_trial_is_run_again(played, tmp_path
     command = command_of(played)
     full = subprocess.run([*command, *flags], env=os.environ | {"EXIT": "4"}, capture_output=True, text=True)
     assert full.returncode == 4
-    assert full.stderr.startswith("tune.py: error: a training cannot write: the disk is full; put that right")
+    assert full.stderr.startswith("tune.py: error: a training cannot write: the disk is full; fix that")
     assert full.stderr.count("\n") == 1
     assert not (study / "trials.csv").exists()
     tune.main(study_args(study, trials=2, search=("learning_rate=1e-4..2e-3:log",)))
     left, *_ = optuna.load_study(study_name="tune", storage=f"sqlite:///{study / 'study.db'}").trials
-    rows = trials_of(study)
+    rows = trials_in(study)
     assert len(rows) == 2 and rows[0]["learning_rate"] == str(left.params["learning_rate"])
 
 
-def test_what_cannot_be_written_ends_the_search_in_one_line(played, tmp_path):
+def test_an_unwritable_file_ends_the_search_in_one_line(played, tmp_path):
     (tmp_path / "study/trials.tmp").mkdir(parents=True)
-    with pytest.raises(tune.CannotWrite, match="Is a directory: .*; put that right, then --study goes on$"):
+    with pytest.raises(tune.CannotWrite, match="Is a directory: .*; fix that, then continue with --study$"):
         tune.main(study_args(tmp_path / "study"))
 
 
@@ -272,23 +301,23 @@ def test_a_best_return_that_is_not_above_the_random_policys_ends_the_search(play
         tune.main(study_args(tmp_path / "study", best_returns=("CartPole-v1=0.2",)))
 
 
-def test_an_interrupted_search_goes_on(played, tmp_path):
+def test_an_interrupted_search_continues(played, tmp_path):
     study = tmp_path / "study"
     line = f"--study {study} --trials 4 --search learning_rate=1e-4..2e-3:log --env-ids CartPole-v1 --pruner none"
     first, command = started(played, *line.split(), PACE="1")
     wait_for(study, "runs/trial_1/*/run__0/eval.csv", first)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    (before,) = trials_of(study)
+    (before,) = trials_in(study)
     done = subprocess.run([*command, "--study", str(study), "--trials", "5"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rows = trials_of(study)
+    rows = trials_in(study)
     assert len(rows) == 5 and rows[0] == before
     left = optuna.load_study(study_name="tune", storage=f"sqlite:///{study / 'study.db'}").trials[1]
     assert left.state.name == "FAIL" and rows[1]["learning_rate"] == str(left.params["learning_rate"])
     assert json.loads((study / "args.json").read_text())["trials"] == 5
     other = subprocess.run([*command, "--study", str(study), "--num-seeds", "3"], capture_output=True, text=True)
-    assert other.returncode == 2 and "was begun with --num-seeds 2, which cannot change" in other.stderr
+    assert other.returncode == 2 and "was started with --num-seeds 2, which cannot change" in other.stderr
 
 
 def test_the_terminals_interrupt_lets_the_training_save(played, tmp_path):
@@ -302,7 +331,7 @@ def test_the_terminals_interrupt_lets_the_training_save(played, tmp_path):
     done = subprocess.run([*command, "--study", str(study)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     left = optuna.load_study(study_name="tune", storage=f"sqlite:///{study / 'study.db'}").trials[0]
-    (row,) = trials_of(study)
+    (row,) = trials_in(study)
     assert row["trial"] == "1" and row["learning_rate"] == str(left.params["learning_rate"])
 
 
@@ -314,27 +343,65 @@ def test_one_search_at_a_time_in_a_study(played, tmp_path):
     second = subprocess.run([*command, "--study", str(study), "--trials", "9"], capture_output=True, text=True)
     assert first.poll() is None
     assert second.returncode == 2 and second.stderr.count("\n") == 1
-    assert second.stderr.endswith("another process searches there now\n")
+    assert second.stderr.endswith("another process is searching there\n")
     assert json.loads((study / "args.json").read_text())["trials"] == 2
     assert first.wait(60) == 0
-    assert [row["trial"] for row in trials_of(study)] == ["0", "1"]
+    assert [row["trial"] for row in trials_in(study)] == ["0", "1"]
 
 
-def test_searches_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+def test_searches_started_in_the_same_second_have_different_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda _: "now")
     folders = [str(tune.make_folder(tune.Args())) for _ in range(3)]
     assert folders == [f"runs/tune/pqn_rnn-now{end}" for end in ("", "-2", "-3")]
 
 
-@pytest.mark.parametrize("script", tune.TRAINING_SCRIPTS)
-def test_the_scripts_arguments_are_read_from_its_text(script):
-    fields = dataclasses.fields(importlib.import_module(script).Args)
-    kinds = {field.name: type(field.default) for field in fields}
-    assert tune.kinds_of(script) == {name: kind if kind in (bool, int, float) else str for name, kind in kinds.items()}
+@pytest.mark.parametrize("script", ALL)
+def test_the_types_of_a_scripts_arguments_are_known(script, asked_here):
+    args_class = importlib.import_module(script).Args
+    hints = typing.get_type_hints(args_class)
+    kinds = {field.name: hints[field.name] for field in dataclasses.fields(args_class)}
+    single = (bool, int, float)
+    tune.kinds_of.cache_clear()
+    assert tune.kinds_of(script) == {name: kind if kind in single else str for name, kind in kinds.items()}
+    assert {"learning_rate": float, "num_envs": int, "track": bool, "env_params": str}.items() <= tune.kinds_of(
+        script
+    ).items()
 
 
-def test_the_search_does_not_import_jax_and_the_script_sees_the_devices_that_there_are():
+def test_every_training_script_can_be_searched():
+    assert sorted(tune.TRAINING_SCRIPTS) == sorted(ALL)
+
+
+@pytest.fixture
+def own_script(tmp_path, monkeypatch):
+    """A training script in the working directory, under a name that is not an identifier and with a flag of its own."""
+    monkeypatch.chdir(tmp_path)
+    source = (ROOT / "pqn_mlp.py").read_text()
+    source = source.replace("hidden_size: Count", "wide: Count").replace("args.hidden_size", "args.wide")
+    (tmp_path / "my-idea.py").write_text(source)
+    yield tmp_path / "my-idea.py"
+    sys.modules.pop("my-idea", None)
+
+
+def test_a_script_of_your_own_is_named_by_its_path(own_script, asked_here, capsys):
+    line = "--script my-idea.py --env-ids CartPole-v1 --search wide=8,16"
+    args = tune.read_settings(line.split())
+    assert args.script == str(own_script)  # so that --study continues it from any folder
+    assert tune.distributions(args)["wide"].choices == (8, 16)
+    assert tune.command(args, "CartPole-v1", {"wide": 8}, Path("runs"))[1] == str(own_script)
+    assert tune.make_folder(args).name.startswith("my-idea-")
+    for flags, words in (
+        ("--search hidden_size=8,16", "my-idea.py has no hidden_size to search"),
+        ("--search wide=0..9", "my-idea.py refuses the lowest values: --wide 0: use 1 or more"),
+    ):
+        with pytest.raises(tune.UserError, match=words):
+            tune.read_settings(["--script", "my-idea.py", "--env-ids", "CartPole-v1", *flags.split()])
+    with pytest.raises(tune.UserError, match="--script 'nowhere.py' is unknown"):
+        tune.read_settings(["--script", "nowhere.py", *line.split()[2:]])
+
+
+def test_the_search_does_not_import_jax_and_the_script_sees_the_devices():
     program = "import sys, tune; tune.read_settings(sys.argv[1:]); print(sorted({'jax', 'jaxlib'} & set(sys.modules)))"
     line = [sys.executable, "-c", program, "--search", "gamma=0.9..1", "--", "--num-devices"]
     two = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
@@ -355,12 +422,12 @@ def test_the_search_does_not_import_jax_and_the_script_sees_the_devices_that_the
         ("prev_action=true,false", "CategoricalDistribution", "(True, False)"),
     ],
 )
-def test_ranges_are_read_as_the_scripts_arguments_are(item, kind, text):
+def test_ranges_are_read_as_the_scripts_arguments_are(item, kind, text, asked_here):
     ((_, spread),) = tune.distributions(tune.Args(search=(item,))).items()
     assert type(spread).__name__ == kind and text in str(spread)
 
 
-def test_values_are_flags_of_the_script():
+def test_values_become_flags_of_the_script(asked_here):
     values = {"learning_rate": 1e-3, "prev_action": False, "anneal_lr": True, "memory": "GRU"}
     assert tune.as_flags(values) == "--learning-rate 0.001 --no-prev-action --anneal-lr --memory GRU".split()
     args = tune.Args(script="impala_popart", search=("gamma=0.9..1",), flags=("--total-timesteps", "64"), num_seeds=3)
@@ -391,16 +458,16 @@ def test_values_are_flags_of_the_script():
         ("--search gamma=0.9..1 --best-returns CartPoleEasy=nan", "use a finite number"),
         ("--search gamma=0.9..1 --best-returns CartPoleEasy=inf", "use a finite number"),
         ("--search gamma=0.9..1 --best-returns CartPolEasy=1", "CartPolEasy is none of --env-ids CartPoleEasy"),
-        ("--search gamma=0.9..1 -- --seed 5", "--seed behind --: give it before --"),
-        ("--search gamma=0.9..1 -- --partial-obs --num_seeds=7", "--num_seeds behind --: give it before --"),
-        ("--search gamma=0.9..1 -- --env-id=CartPole-v1", "--env-id behind --: leave it out"),
-        ("--search gamma=0.9..1 -- --run_dir x", "--run_dir behind --: leave it out"),
-        ("--search gamma=0.9..1 -- --resume y", "--resume behind --: leave it out"),
-        ("--search gamma=0.9..1 -- --from-run=y", "--from-run behind --: leave it out"),
-        ("--search gamma=0.9..1 -- --target-return -1", "--target-return behind --: leave it out"),
-        ("--search gamma=0.9..1 -- --wings 3", "--wings behind --: pqn_rnn.py has no such flag"),
+        ("--search gamma=0.9..1 -- --seed 5", "--seed after --: give it before --"),
+        ("--search gamma=0.9..1 -- --partial-obs --num_seeds=7", "--num_seeds after --: give it before --"),
+        ("--search gamma=0.9..1 -- --env-id=CartPole-v1", "--env-id after --: leave it out"),
+        ("--search gamma=0.9..1 -- --run_dir x", "--run_dir after --: leave it out"),
+        ("--search gamma=0.9..1 -- --resume y", "--resume after --: leave it out"),
+        ("--search gamma=0.9..1 -- --from-run=y", "--from-run after --: leave it out"),
+        ("--search gamma=0.9..1 -- --target-return -1", "--target-return after --: leave it out"),
+        ("--search gamma=0.9..1 -- --wings 3", "--wings after --: pqn_rnn.py has no such flag"),
         ("--search gamma=0.9..1 -- --num-env 3", "pqn_rnn.py has no such flag; did you mean --num-envs"),
-        ("--search gamma=0.9..1 -- --help", "--help behind --: pqn_rnn.py has no such flag"),
+        ("--search gamma=0.9..1 -- --help", "--help after --: pqn_rnn.py has no such flag"),
         ("--search gamma=0.9..1 -- --num-envs many", "lowest values: Error parsing --num-envs: invalid literal"),
         ("--search num_minibatches=3,4", "pqn_rnn.py refuses the lowest values: --num-minibatches 3 does not divide"),
         (
@@ -411,8 +478,8 @@ def test_values_are_flags_of_the_script():
             "--search gamma=0.9..1 --env-ids CartPoleEasy Catch-bsuite --best-returns Catch-bsuite=1 -- --partial-obs",
             "lowest values: --env-id Catch-bsuite has no partially observable twin",
         ),
-        ("--search gamma=0.9..1 --study other", "--study other is there and no study"),
-        ("--search gamma=0.9..1 --study file", "--study file is there and no study"),
+        ("--search gamma=0.9..1 --study other", "--study other exists and is not a study: name a new folder"),
+        ("--search gamma=0.9..1 --study file", "--study file exists and is not a study"),
         ("--search gamma=0.9..1 --study file/new", "--study file/new: Not a directory"),
         ("--study empty", "empty/args.json is broken: Expecting value"),
         ("--study list", "list/args.json is broken: "),
@@ -420,7 +487,9 @@ def test_values_are_flags_of_the_script():
         ("--study typed", "typed/args.json is broken: trials is 'many'"),
     ],
 )
-def test_bad_input_is_refused_in_one_line_and_nothing_is_written(flags, words, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_refused_in_one_line_and_nothing_is_written(
+    flags, words, tmp_path, monkeypatch, capsys, asked_here
+):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     Path("other").mkdir()
@@ -444,6 +513,6 @@ def test_a_study_of_a_real_script(tmp_path):
     command = [sys.executable, "tune.py", *line.split(), "--study", str(tmp_path / "study"), "--", *flags.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    (row,) = trials_of(tmp_path / "study")
+    (row,) = trials_in(tmp_path / "study")
     assert row["state"] == "complete" and float(row["score"]) > 1
     assert f"python pqn_mlp.py --env-id CartPole-v1 {flags} --learning-rate {row['learning_rate']}" in done.stdout

@@ -1,6 +1,6 @@
 """What the analysis scripts share: loading agents, replaying them, and writing down what was found.
 
 An analysis script asks one question of run folders and imports the rest from here. Imports go one way: `command_line`,
-`output`, `tables`, `intervals` and `interquartile` stand alone; `agents`; then `twins`, `networks` and `groups`; then
-`trajectories`. They use `popgym_arcade.baselines`, and need its extra.
+`output`, `tables`, `intervals` and `interquartile` stand alone; then `agents`; then `networks`, `trajectories` and
+`twins`; then `groups`. They use `popgym_arcade.baselines`, and need its extra.
 """

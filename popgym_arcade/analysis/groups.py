@@ -3,12 +3,25 @@
 import dataclasses
 from typing import Any
 
-from popgym_arcade.analysis.agents import Agent, describe, twin_name
+from popgym_arcade.analysis.agents import Agent, describe, each_seed, twin_name
+from popgym_arcade.analysis.command_line import PlayArgs
+from popgym_arcade.analysis.twins import load_in_twins
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.command_line import MAY_DIFFER
 
 GROUP = ("group", "script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
 WITHIN_A_GROUP = {*MAY_DIFFER, "seed", "num_seeds", "eval_episodes", "save_every", "target_return"}
+
+
+def load_all(args: PlayArgs) -> list[Agent]:
+    """Every seed of the agents of `--runs` on every twin asked for.
+
+    Raises:
+        UserError: for an agent that cannot play there, and if a group has the same seed twice
+    """
+    agents = [seed for agent in load_in_twins(args) for seed in each_seed(agent)]
+    groups_of(agents)
+    return agents
 
 
 def groups_of(agents: list[Agent]) -> dict[str, list[int]]:

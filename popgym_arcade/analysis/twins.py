@@ -1,14 +1,21 @@
-"""Agents on the other twin of their environment, or in another environment."""
+"""Agents on either twin of their environment, or in another environment."""
 
 import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 
-from popgym_arcade.analysis.agents import Agent
+from popgym_arcade.analysis.agents import Agent, load_agents
+from popgym_arcade.analysis.command_line import PlayArgs
 from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.errors import UserError
+
+
+def load_in_twins(args: PlayArgs) -> list[Agent]:
+    """The agents of `--runs`, each on every twin asked for. Raises UserError for the first that cannot play there."""
+    agents = load_agents(args.runs, args.step)
+    return [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
 
 
 def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
