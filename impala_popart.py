@@ -37,7 +37,7 @@ from popgym_arcade.baselines.networks.convolution import convolve, max_pool
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
-from popgym_arcade.baselines.running.metrics import nan_if_zero, repeat
+from popgym_arcade.baselines.running.metrics import explained_variance, nan_if_zero, repeat
 from popgym_arcade.baselines.running.run import Run
 
 SAMPLE, GREEDY, RANDOM = range(3)  # policies: the agent's own, its most probable action, uniform
@@ -489,11 +489,6 @@ def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition",
         "rho_clipped": (rho > args.rho_clip).mean(),
     }
     return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, (learned, new)
-
-
-def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
-    """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a constant target."""
-    return jnp.where(target.var() > 0, 1 - (target - value).var() / target.var(), jnp.nan)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:

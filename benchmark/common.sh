@@ -135,8 +135,8 @@ train() { # script and flags: trains, or goes on with it, unless it is complete
     exec {lock}>&-
 }
 
-code_of() { # script -> a checksum of it and of the package beside it
-    { cat "$1" "$(dirname "$1")"/popgym_arcade/{,environments/}*.py || true; } 2> /dev/null | cksum
+code_of() { # script -> a checksum of it and of the package next to it, as far as trainings use that
+    { cat "$1" "$(dirname "$1")"/popgym_arcade/{,environments/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
 }
 
 call() { # script and flags: Python, which a signal to the list reaches too; its exit code

@@ -197,10 +197,10 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     ("flags", "words"),
     [
         ([], "give --csv, or --folders and --out"),
-        (["--csv", "other.csv"], "--csv other.csv: none of these is a table of an analysis script"),
+        (["--csv", "other.csv"], "--csv other.csv: no table of an analysis script is among them"),
         (["--csv", "none.csv"], "--csv none.csv: No such file"),
         (["--csv", "half.csv"], "--csv half.csv: a column is missing or has another form than expected: KeyError"),
-        (["--folders", "empty", "--out", "pages"], "--folders empty: it has no tables that are read here"),
+        (["--folders", "empty", "--out", "pages"], "--folders empty: it has no tables of an analysis script"),
     ],
 )
 def test_bad_input_is_refused_in_one_line_and_nothing_is_written(tmp_path, monkeypatch, flags, words):

@@ -1,8 +1,9 @@
-"""benchmark/*.sh: every command has arguments that its script takes, at every budget, and none is run twice."""
+"""benchmark/*.sh: at every budget, every command has flags that its script accepts, and none is run twice."""
 
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import tyro
+from runs import parsed
 from scripts import ALL, script
 
 ROOT = Path(__file__).parents[1]
@@ -19,8 +21,8 @@ sys.path.append(str(ROOT / "benchmark"))
 LISTS = sorted(path for path in (ROOT / "benchmark").glob("*.sh") if path.stem != "common")
 HAVE_OWN_IDS = ("classic_control", "memory_chain", "memory_length", "ppo_continuous_action")
 BUDGETS = ("smoke", "cpu", "gpu", "paper")
-# In the place of Python: notes its arguments, leaves a run folder with a checkpoint or the folder of an analysis, takes
-# its time, saves itself when it is stopped, and fails (FAILS: scripts, CODE, SAYS), each if it is told to.
+# Takes the place of Python: notes its arguments, leaves a run folder with a checkpoint or the folder of an analysis,
+# and saves itself when it is stopped. If told to, it takes its time (SLEEPS), or fails (FAILS: scripts, CODE, SAYS).
 IN_PLACE_OF_PYTHON = """#!/bin/bash
 echo "$*" >> "$CALLS"
 ps -o pgid= $$ > "$CALLS.group"
@@ -75,8 +77,8 @@ def calls(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
-def test_every_command_is_one_that_its_script_takes(path, budget, tmp_path):
-    own = budget == "smoke" or path.stem in HAVE_OWN_IDS or "impala" in path.stem  # sizes there hang on the ids
+def test_every_command_has_flags_that_its_script_accepts(path, budget, tmp_path):
+    own = budget == "smoke" or path.stem in HAVE_OWN_IDS or "impala" in path.stem  # sizes there depend on the ids
     ids = {} if own else {"ENVS": "BattleShipEasy"}
     done = run(path, tmp_path, DRY_RUN="1", BUDGET=budget, **ids)
     assert done.returncode == 0, done.stderr
@@ -95,13 +97,13 @@ def test_every_command_is_one_that_its_script_takes(path, budget, tmp_path):
         unpacked_later = Path(name).parent.name.startswith("scripts_")  # of the commit that it compares with
         assert (ROOT / (Path(name).name if unpacked_later else name)).is_file()
         if stem in ALL:
-            script(stem).parse_args(flags)
+            parsed(*flags, script=script(stem))
         else:
             args = tyro.cli(import_module(stem).Args, args=flags)
             getattr(args, "checked", lambda: None)()
 
 
-def test_what_is_complete_is_not_run_again(tmp_path):
+def test_a_complete_training_is_not_run_again(tmp_path):
     path = ROOT / "benchmark/pqn_mlp.sh"
     settings = {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
     assert run(path, tmp_path, **settings).returncode == 0
@@ -121,7 +123,28 @@ def test_what_is_complete_is_not_run_again(tmp_path):
     assert reports[0] == reports[1] == reports[2] != reports[3] and all(len(each.split()) == 1 for each in reports)
 
 
-def test_what_was_interrupted_goes_on_and_what_failed_is_told(tmp_path):
+def test_code_that_a_training_uses_and_that_changed_since_is_reported(tmp_path):
+    """The script's, the environments' and the baselines', but not the analysis'."""
+    copy, settings = tmp_path / "copy", {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
+    shutil.copytree(ROOT / "popgym_arcade", copy / "popgym_arcade", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "benchmark").mkdir()
+    for name in ("pqn_mlp.py", "benchmark/common.sh", "benchmark/pqn_mlp.sh"):
+        shutil.copy(ROOT / name, copy / name)
+    path, package = copy / "benchmark/pqn_mlp.sh", copy / "popgym_arcade"
+    assert run(path, tmp_path, **settings).returncode == 0
+    for changed, reported in {
+        **{package / "analysis/agents.py": False, copy / "pqn_mlp.py": True, package / "registration.py": True},
+        **{package / "environments/screen.py": True, package / "baselines/arguments.py": True},
+        package / "baselines/networks/memory.py": True,
+    }.items():
+        before = changed.read_text()
+        changed.write_text(before + "# changed\n")
+        assert run(path, tmp_path, **settings).stderr.count("that was with other code") == reported, changed
+        changed.write_text(before)
+        assert run(path, tmp_path, **settings).stderr == ""
+
+
+def test_an_interrupted_training_is_resumed_and_a_failed_one_is_reported(tmp_path):
     path = ROOT / "benchmark/pqn_mlp.sh"
     settings = {"ENVS": "CartPoleEasy BreakoutEasy", "TWINS": "pomdp"}
     done = run(path, tmp_path, **settings, FAILS="pqn")
@@ -131,7 +154,7 @@ def test_what_was_interrupted_goes_on_and_what_failed_is_told(tmp_path):
     assert len(resumed) == 2 and all((Path(call.split()[2]) / "checkpoints/10").is_dir() for call in resumed)
 
 
-def test_what_died_before_its_first_checkpoint_begins_anew_and_is_kept(tmp_path):
+def test_a_run_without_a_checkpoint_is_started_again_and_its_folder_is_kept(tmp_path):
     path = ROOT / "benchmark/pqn_mlp.sh"
     settings = {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
     for _ in range(2):  # a checkpoint that was being written is none
@@ -142,7 +165,7 @@ def test_what_died_before_its_first_checkpoint_begins_anew_and_is_kept(tmp_path)
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_the_training_which_saves_itself_and_the_list(sent, code, tmp_path):
+def test_a_signal_stops_the_list_and_the_training_which_saves_itself(sent, code, tmp_path):
     settings = {"ENVS": "CartPoleEasy BreakoutEasy", "TWINS": "mdp"}
     process = start(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
     assert int((tmp_path / "calls.group").read_text()) != process.pid  # a terminal's Ctrl-C is to the list's group
@@ -154,7 +177,7 @@ def test_a_signal_stops_the_training_which_saves_itself_and_the_list(sent, code,
     assert done.returncode == 0 and "--resume" in calls(tmp_path)[2]
 
 
-def test_two_lists_do_not_train_the_same_at_once(tmp_path):
+def test_two_lists_do_not_train_the_same_at_the_same_time(tmp_path):
     settings = {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
     first = start(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
     second = run(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
@@ -187,7 +210,7 @@ def test_an_analysis_is_made_again_when_it_failed_or_a_training_is_newer(tmp_pat
     assert not list(tmp_path.glob("out/*.partial"))
 
 
-def test_what_is_worse_is_trained_once_more_with_further_seeds(tmp_path):
+def test_worse_trainings_are_repeated_with_other_seeds(tmp_path):
     path, settings = ROOT / "benchmark/regression.sh", {"BUDGET": "smoke", "SEEDS": "0 1"}
     assert run(path, tmp_path, **settings).returncode == 0
     first = calls(tmp_path)
@@ -204,7 +227,7 @@ def test_what_is_worse_is_trained_once_more_with_further_seeds(tmp_path):
     assert not set(runs[0]) & {*runs[1], *runs[2]}
 
 
-def test_only_scripts_that_are_in_question_train_once_more(tmp_path):
+def test_only_scripts_in_question_are_trained_again(tmp_path):
     worse = "worse or missing: impala_popart MinGRU A mdp, impala_popart MinGRU B mdp, pqn_rnn MinGRU C pomdp"
     settings = {"BUDGET": "smoke", "SEEDS": "0 1", "FAILS": "benchmark/regression.py", "CODE": "3", "SAYS": worse}
     done = run(ROOT / "benchmark/regression.sh", tmp_path, **settings)
@@ -220,7 +243,7 @@ def test_only_scripts_that_are_in_question_train_once_more(tmp_path):
     [{"FAILS": "benchmark/regression.py", "CODE": "2"}, {"FAILS": "*regression.py", "CODE": "1"}]
     + [{"FAILS": "*@(pqn_rnn|regression).py", "CODE": "3"}],
 )
-def test_what_could_not_be_compared_is_not_trained_once_more(more, tmp_path):
+def test_trainings_that_could_not_be_compared_are_not_repeated(more, tmp_path):
     settings = {"BUDGET": "smoke", "SEEDS": "0 1"}
     assert run(ROOT / "benchmark/regression.sh", tmp_path, **settings, **more).returncode == 1
     assert not [call for call in calls(tmp_path) if "--seed 2" in call]
@@ -232,7 +255,7 @@ def test_one_seed_is_refused_before_it_is_trained(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_settings_that_a_list_does_not_take_are_told(tmp_path):
+def test_a_list_names_settings_that_it_ignores(tmp_path):
     done = run(ROOT / "benchmark/encoders.sh", tmp_path, DRY_RUN="1", BUDGET="gpu", ENVS="TetrisEasy")
     assert done.returncode == 0 and done.stderr.splitlines() == [
         "encoders.sh: ENVS=TetrisEasy has no effect, this list has its own",
@@ -263,7 +286,7 @@ def test_the_paper_and_its_code_differ_in_learning_rate_and_epsilon(tmp_path):
         path = ROOT / "benchmark/pqn_rnn.sh"
         done = run(path, tmp_path, DRY_RUN="1", BUDGET="paper", SETTINGS=settings, ENVS="BattleShipEasy", TWINS="mdp")
         flags = shlex.split(done.stdout.splitlines()[0])[2:]
-        lines[settings] = script("pqn_rnn").parse_args(flags)
+        lines[settings] = parsed(*flags, script=script("pqn_rnn"))
     stated, code = lines["stated"], lines["code"]
     assert stated.total_timesteps == code.total_timesteps > 20_000_000 - 1
     assert (stated.exploration_fraction, code.exploration_fraction) == (0.25, 0.4)

@@ -5,9 +5,10 @@ import pytest
 from PIL import Image
 
 from benchmark import gallery
+from popgym_arcade.baselines.errors import UserError
 
 
-def test_a_sheet_holds_the_frames_that_it_says(tmp_path):
+def test_a_sheet_holds_the_frames_it_promises(tmp_path):
     gallery.main(gallery.Args(out=str(tmp_path), families=("Navigator",), steps=5))
     assert sorted(path.name for path in tmp_path.rglob("*.png")) == ["Navigator.png", "games.png"]
     sheet = np.asarray(Image.open(tmp_path / "games" / "Navigator.png").convert("RGB"))
@@ -27,12 +28,12 @@ def test_many_families_fill_several_rows():
 
 @pytest.mark.parametrize("change", [{"families": ("Chess",)}, {"difficulty": "Absurd"}])
 def test_unknown_words_are_refused(tmp_path, change):
-    with pytest.raises(ValueError, match="use "):
+    with pytest.raises(UserError, match="use "):
         gallery.main(gallery.Args(out=str(tmp_path / "new"), **change))
     assert not (tmp_path / "new").exists()
 
 
-def test_an_episode_that_never_lasts_so_long_is_an_error(monkeypatch):
+def test_an_episode_that_is_never_long_enough_is_an_error(monkeypatch):
     monkeypatch.setattr(gallery, "MOST_STEPS", 70)
-    with pytest.raises(ValueError, match="no episode of 65 steps"):
+    with pytest.raises(UserError, match="no episode of 65 steps"):
         gallery.twins("NavigatorEasy", 65, 0)

@@ -22,7 +22,7 @@ def test_every_memory_asked_for_is_a_row_with_positive_figures(tmp_path):
     assert float(rows[1]["rollout_mb"]) > float(rows[0]["rollout_mb"])  # a GRU keeps its gates for the backward pass
 
 
-def test_the_median_of_a_calls_time_counts_not_its_first(monkeypatch):
+def test_a_calls_time_is_a_median_without_the_first_call(monkeypatch):
     clock, calls = [0.0], []
 
     def program(x):

@@ -1,4 +1,4 @@
-"""docs/memories.md: every recurrence there, step by step in NumPy, equals what the memory of that name computes."""
+"""docs/memories.md: every recurrence on that page, step by step in NumPy, is what the memory of that name computes."""
 
 import equinox as eqx
 import jax
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-import pqn_rnn
+from popgym_arcade.baselines.networks.memory import MEMORIES
 
 HIDDEN, WINDOW, STEPS = 16, 3, 9
 ROOT = 4  # side of the matrix states
@@ -16,7 +16,7 @@ STARTS = (0, 5)
 
 def layer_of(name, window=WINDOW):
     key = jax.random.key_data(jax.random.key(0))  # raw: memax splits a key more than once
-    layer = pqn_rnn.MEMORIES[name](HIDDEN, window, key)
+    layer = MEMORIES[name](HIDDEN, window, key)
     numbers = np.random.default_rng(0)
     # what begins as zeros or ones would hide a factor that is missing, and so would weights that are nearly nothing
     shaken = lambda leaf: leaf + 0.3 * numbers.normal(size=leaf.shape).astype(np.float32)  # noqa: E731
@@ -329,7 +329,7 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("name", pqn_rnn.MEMORIES)
+@pytest.mark.parametrize("name", MEMORIES)
 def test_a_memory_computes_what_the_page_says(name):
     layer, (x, start) = layer_of(name), inputs()
     found = output_of(layer, layer.initialize_carry(None), x, start)[1]

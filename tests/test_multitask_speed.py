@@ -1,4 +1,4 @@
-"""benchmark/multitask_speed.py: the row that stands for trainings on one game after the other, and a refusal."""
+"""benchmark/multitask_speed.py: the row for trainings on one game after the other, and a refusal."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ sys.path.append(str(ROOT / "benchmark"))
 from multitask_speed import one_after_the_other  # noqa: E402
 
 
-def test_games_one_after_the_other_take_the_sum_of_their_times():
+def test_one_game_after_the_other_takes_the_sum_of_their_times():
     rows = [
         {"steps_per_second": 500, "slowest": 400, "fastest": 1000, "compile_seconds": 10.0, "peak_memory_mb": 900},
         {"steps_per_second": 2000, "slowest": 400, "fastest": 1000, "compile_seconds": 5.5, "peak_memory_mb": 1200},

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmark import regression
+from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = ("global_step", "seed", "env_id", "task", "partial_obs", "policy", "return_mean")
@@ -80,7 +81,7 @@ def test_what_is_not_worse_with_other_seeds_too_is_not_worse(tmp_path, capsys):
 
     assert worse("b", "a") == worse("b", "c") == "none of these is worse"
     assert worse("b", "d") == worse("d", "b") == "worse or missing: pqn_rnn GRU CartPoleEasy mdp"
-    with pytest.raises(regression.UserError, match="together"):
+    with pytest.raises(UserError, match="together"):
         regression.Args(("a",), ("b",), again_after=("c",)).checked()
 
 
@@ -110,7 +111,7 @@ def test_tasks_of_one_run_are_compared_apart_and_what_is_missing_counts(tmp_path
 def test_what_cannot_be_compared_is_refused(changes, words, tmp_path):
     write_run(tmp_path / "before/run", [1.0, 0.9])
     write_run(tmp_path / "after/run", **({"finals": [1.0, 0.9]} | changes))
-    with pytest.raises(regression.UserError, match=words):
+    with pytest.raises(UserError, match=words):
         compare(tmp_path)
 
 
@@ -129,5 +130,5 @@ def test_seeds_of_a_run_that_were_evaluated_at_different_steps_are_refused(tmp_p
     write_run(tmp_path / "run", [1.0, 0.9])
     lines = (tmp_path / "run/eval.csv").read_text().splitlines()
     (tmp_path / "run/eval.csv").write_text("\n".join(lines[:-1]))
-    with pytest.raises(regression.UserError, match="evaluated at different steps"):
+    with pytest.raises(UserError, match="evaluated at different steps"):
         regression.read_trainings((str(tmp_path / "run"),))

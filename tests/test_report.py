@@ -1,4 +1,4 @@
-"""benchmark/report.py: cells, intervals, ids together, the same from the same file, the pages' tables, refusals."""
+"""benchmark/report.py: cells, intervals, all ids together, repeated reports, the tables of the pages, refusals."""
 
 import csv
 import json
@@ -17,6 +17,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from benchmark import report
+from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 COLUMNS = ("global_step", "seed", "env_id", "partial_obs", "policy", "return_mean")
@@ -146,7 +147,7 @@ def test_a_task_has_its_part_of_the_minutes_of_several():
     assert list(cell.minutes(np.array([100, 200]))) == [1, 2]
 
 
-def test_a_run_without_an_evaluation_is_left_out_and_told(tmp_path, capsys):
+def test_a_run_without_an_evaluation_is_left_out_with_a_line(tmp_path, capsys):
     two_groups(tmp_path)
     expected = report.table(cells_of(tmp_path), "memory")
     write_run(tmp_path, "young", "GRU", [(0, 0, "random", 0.2)])
@@ -160,11 +161,11 @@ def test_groups_are_told_apart_by_several_arguments(tmp_path):
     write_run(tmp_path, "b", "GRU", rows, num_steps=16, learning_rate=5e-4)
     groups = [cell.group for cell in cells_of(tmp_path, by="learning_rate+num_steps")]
     assert groups == ["0.0005+16", "0.00141+32"]
-    with pytest.raises(report.UserError, match="--by num_steps.gamma: runs have memory, num_steps, learning_rate"):
+    with pytest.raises(UserError, match="--by num_steps.gamma: runs have memory, num_steps, learning_rate"):
         cells_of(tmp_path, by="num_steps+gamma")
 
 
-def test_runs_of_a_cell_that_were_not_trained_alike_are_told(tmp_path, capsys):
+def test_a_line_names_runs_of_a_cell_that_were_not_trained_alike(tmp_path, capsys):
     for seed, rate in enumerate((5e-4, 5e-4, 1e-3)):
         rows = [(0, seed, "random", 0.1), (100, seed, "greedy", 0.5)]
         write_run(tmp_path, f"a{seed}", "GRU", rows, seed=seed, run_dir=f"runs/{seed}", learning_rate=rate)
@@ -176,10 +177,10 @@ def test_runs_of_a_cell_that_were_not_trained_alike_are_told(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_runs_of_one_name_in_two_folders_are_two(tmp_path):
+def test_runs_with_one_name_in_two_folders_are_two(tmp_path):
     for folder, value in (("one", 0.9), ("two", 0.1)):
         write_run(tmp_path / folder, "run", "GRU", [(0, 0, "random", 0.0), (100, 0, "greedy", value)])
-    with pytest.raises(report.UserError, match=f"a seed twice, in {tmp_path}/one/run, {tmp_path}/two/run"):
+    with pytest.raises(UserError, match=f"a seed twice, in {tmp_path}/one/run, {tmp_path}/two/run"):
         cells_of(tmp_path / "*")
 
 
@@ -261,7 +262,7 @@ def test_time_and_speed_of_all_ids_together(tmp_path, monkeypatch):
     for name, ids, length in (("a", ["CartPoleEasy"], 1), ("b", ["SkittlesEasy"], 3), ("both", 2 * [0], 6)):
         ids = ["CartPoleEasy", "SkittlesEasy"] if name == "both" else ids
         run = write_run(tmp_path, name, "multi" if name == "both" else "single", [])
-        about = {"args": {"memory": "multi" if name == "both" else "single", "env_ids": ids}}
+        about = {"script": "impala_popart", "args": {"memory": "multi" if name == "both" else "single", "env_ids": ids}}
         (run / "args.json").write_text(json.dumps(about))
         steps = [at * len(ids) for at in (0, 100, 200)]
         rows = [(0, 0, env_id, env_id, False, "random", 0.1) for env_id in ids]
@@ -352,7 +353,7 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path):
     out = tmp_path / "out"
     report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), over="memory_length"))
     assert Path(f"{out}_over.png").stat().st_size > 10_000
-    with pytest.raises(report.UserError, match="no such number among its --env-params"):
+    with pytest.raises(UserError, match="no such number among its --env-params"):
         report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(tmp_path / "no"), over="wings"))
     assert not list(tmp_path.glob("no*"))
 
@@ -363,10 +364,10 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path):
         ("--runs FOLDER/nothing* --out OUT", "no run folder"),
         ("--runs FOLDER/a* --by wings --out OUT", "runs have memory"),
         ("--runs FOLDER/twice* --out OUT", "a seed twice, in twice0, twice1"),
-        ("--runs FOLDER/broken --out OUT", "broken is no run folder"),
+        ("--runs FOLDER/broken --out OUT", "broken is not a run folder: it has no readable args.json"),
         ("--csv FOLDER/young.csv --out OUT", "GRU, Task: no evaluation of the greedy policy"),
         ("--csv FOLDER/unlike.csv --out OUT", "GRU, Task: no evaluation of the random policy"),
-        ("--csv FOLDER/picture.csv --out OUT", "picture.csv: this is no table"),
+        ("--csv FOLDER/picture.csv --out OUT", "picture.csv: this is not a table"),
         ("--docs FOLDER/page.md --csv FOLDER/young.csv", "give --runs or --csv, and --out; or --docs alone"),
         ("--csv FOLDER/words.csv --out OUT", "line 2 has no return_mean that can be read"),
         ("--docs FOLDER/nowhere.md", "there is no such page"),
@@ -388,7 +389,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
         (tmp_path / f"{name}.csv").write_text(f"{lines[0]},{lines[1]}\n{lines[2]}\n")
     (tmp_path / "page.md").write_text("<!-- report: nothing.md -->\n<!-- end -->\n")
     line = flags.replace("FOLDER", str(tmp_path)).replace("OUT", str(tmp_path / "out")).split()
-    with pytest.raises(report.UserError) as error:
+    with pytest.raises(UserError) as error:
         report.main(tyro.cli(report.Args, args=line))
     assert words in str(error.value) and "\n" not in str(error.value)
     assert not list(tmp_path.glob("out*"))
@@ -405,14 +406,14 @@ def test_no_page_is_written_where_another_cannot_be(tmp_path):
     text = "<!-- report: table.md -->\n<!-- end -->\n"
     (tmp_path / "first.md").write_text(text)
     (tmp_path / "second.md").write_text(text.replace("table", "nothing"))
-    with pytest.raises(report.UserError, match="asks for nothing.md"):
+    with pytest.raises(UserError, match="asks for nothing.md"):
         report.main(report.Args(docs=(f"{tmp_path}/first.md", f"{tmp_path}/second.md")))
     assert (tmp_path / "first.md").read_text() == text
     report.main(report.Args(docs=(f"{tmp_path}/first.md",)))
     assert "| a |" in (tmp_path / "first.md").read_text()
 
 
-def test_an_axis_of_next_to_nothing_is_widened():
+def test_a_tiny_axis_is_widened():
     assert report.at_least(0.2, -1.0, -0.9) == pytest.approx((-1.05, -0.85))
     assert report.at_least(0.2, 0.0, 1.0) == (0.0, 1.0)
 
@@ -423,7 +424,7 @@ def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
 
     def write(name, group, tasks, rows):
         write_run(tmp_path, name, group, [])
-        about = {"args": {"memory": group, "env_ids": tasks}}
+        about = {"script": "impala_popart", "args": {"memory": group, "env_ids": tasks}}
         (tmp_path / name / "args.json").write_text(json.dumps(about))
         found = [(step, 0, task.partition("_")[0], task, False, policy, value) for step, task, policy, value in rows]
         with (tmp_path / name / "eval.csv").open("w", newline="") as file:
@@ -444,7 +445,7 @@ def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
     report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "tasks")))
     assert (tmp_path / "out" / "tasks.png").stat().st_size > 5000
     write("third", "multi", [a, b], both)
-    with pytest.raises(report.UserError, match="a seed twice"):
+    with pytest.raises(UserError, match="a seed twice"):
         cells_of(tmp_path)
 
 
@@ -475,12 +476,12 @@ def test_the_pages_have_these_tables(path):
     assert report.filled(path) == path.read_text()
 
 
-def test_every_table_stands_on_a_page():
+def test_every_table_is_on_a_page():
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     assert [path.stem for path in TABLES if f"<!-- report: figures/{path.stem}" not in pages] == []
 
 
-def test_every_picture_stands_on_a_page():
+def test_every_picture_is_on_a_page():
     pages = "".join(path.read_text() for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
     pictures = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs/figures").rglob("*.png")]
     committed = ["git", "-C", ROOT / "docs", "ls-files", "figures"]  # a list writes more than its page shows

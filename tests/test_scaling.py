@@ -1,4 +1,4 @@
-"""benchmark/scaling.py: times of messages from all-reduces, and what they let expect of many devices."""
+"""benchmark/scaling.py: times of messages from all-reduces, and what to expect of many devices."""
 
 import sys
 from pathlib import Path
@@ -15,13 +15,13 @@ ONE = scaling.Training(update_seconds=0.5, gradient_steps=16, gradient_bytes=4_0
 
 
 @pytest.mark.parametrize("latency, bandwidth", [(5e-5, 1e9), (2e-6, 2e10)])
-def test_latency_and_bandwidth_are_found_again(latency, bandwidth):
+def test_latency_and_bandwidth_are_recovered(latency, bandwidth):
     sizes = np.array(scaling.SIZES, float)
     seconds = [scaling.all_reduce_seconds(2, size, latency, bandwidth) for size in sizes]
     assert scaling.fitted(sizes, np.array(seconds)) == pytest.approx((latency, bandwidth), rel=1e-6)
 
 
-def test_an_all_reduce_takes_the_quicker_way():
+def test_an_all_reduce_takes_the_faster_way():
     latency, bandwidth = 1e-5, 1e9
     assert scaling.all_reduce_seconds(1, 1e6, latency, bandwidth) == 0
     few = [scaling.all_reduce_seconds(n, 1e6, latency, bandwidth) for n in scaling.DEVICES]

@@ -13,6 +13,9 @@ import pytest
 
 import evaluate
 import saliency
+from popgym_arcade.analysis.agents import find_runs, load_agent
+from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.analysis.trajectories import record
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted((ROOT / "agents").iterdir())
@@ -22,7 +25,7 @@ import ship_agent  # noqa: E402
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_they_are_small_and_tell_nothing_of_the_machine(folder):
+def test_they_are_small_and_reveal_nothing_about_the_machine(folder):
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 5e6
     for path in files:
@@ -32,20 +35,20 @@ def test_they_are_small_and_tell_nothing_of_the_machine(folder):
 
 
 def test_the_default_of_the_analysis_scripts_finds_them():
-    assert [path.name for path in evaluate.find_runs(evaluate.Args().runs)] == [path.name for path in FOLDERS]
+    assert [path.name for path in find_runs(evaluate.Args().runs)] == [path.name for path in FOLDERS]
 
 
-def test_the_skittles_agent_plays_as_told_and_uses_past_frames():
+def test_the_skittles_agent_plays_as_promised_and_uses_past_frames():
     """0.39 is what the same training gives without a memory (docs/saliency.md)."""
     (folder,) = (path for path in FOLDERS if path.name.startswith("SkittlesEasy__pomdp"))
-    agent = evaluate.load_agent(folder)
+    agent = load_agent(folder)
     agent = dataclasses.replace(agent, args=dataclasses.replace(agent.args, eval_episodes=64))
     played = evaluate.play(agent, seed=1)
     with (folder / "eval.csv").open() as file:
         (told,) = (float(row["return_mean"]) for row in csv.DictReader(file) if row["policy"] == "greedy")
-    low, high = evaluate.interval(played.returns[0])
+    low, high = interval(played.returns[0])
     assert low > 0.6 and abs(played.returns.mean() - told) < 0.15 and low < high
-    (trajectory,) = saliency.record(agent, jax.random.key(0), 1, 12)
+    (trajectory,) = record(agent, jax.random.key(0), 1, 12)
     shares = saliency.gradient_saliency(agent, trajectory).shares[-1]
     assert shares[:-1].sum() > 0.15 and shares[-4:].sum() > 0.6
 

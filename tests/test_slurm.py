@@ -1,4 +1,4 @@
-"""The templates for SLURM, with commands in the place of SLURM's that write down what they are called with."""
+"""The templates for SLURM, with commands in place of SLURM's that note what they are called with."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ TEMPLATES = sorted(path.name for path in (ROOT / "benchmark" / "slurm").glob("*.
 
 @pytest.fixture
 def submit(tmp_path):
-    """submit(template, *args, code=0) -> (exit code, calls of srun and scontrol), in a folder as after clone."""
+    """submit(template, *args, code=0) -> (exit code, calls of srun and scontrol), in a folder like a fresh clone."""
     (tmp_path / "benchmark").symlink_to(ROOT / "benchmark")
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -32,7 +32,7 @@ def submit(tmp_path):
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_new_job_begins_a_run_and_a_requeued_one_goes_on(submit, tmp_path, template):
+def test_a_new_job_starts_a_run_and_a_requeued_one_resumes_it(submit, tmp_path, template):
     together = "--distributed " if template == "two_nodes.sbatch" else ""
     code, calls = submit(template, "--env-id", "CartPoleEasy", "--seed", "3")
     begin = f"srun .venv/bin/python pqn_rnn.py {together}--env-id CartPoleEasy --seed 3 --run-dir runs/slurm-7"
@@ -43,13 +43,12 @@ def test_a_new_job_begins_a_run_and_a_requeued_one_goes_on(submit, tmp_path, tem
 
 
 @pytest.mark.parametrize("code, requeued", [(143, True), (3, False), (137, False)])
-def test_a_job_whose_time_is_over_is_put_in_the_queue_again(submit, code, requeued):
-    """And one that failed is not."""
+def test_a_job_that_ran_out_of_time_is_requeued_and_a_failed_one_is_not(submit, code, requeued):
     ended, calls = submit("one_gpu.sbatch", code=code)
     assert ended == code and calls[1:] == ["scontrol requeue 7"] * requeued
 
 
-def test_sizes_are_those_of_the_names():
+def test_the_sizes_are_what_the_names_say():
     said = {name: (ROOT / "benchmark" / "slurm" / name).read_text() for name in TEMPLATES}
     assert "--nodes=1" in said["one_gpu.sbatch"] and "--gpus=1\n" in said["one_gpu.sbatch"]
     assert "--nodes=1" in said["one_node.sbatch"] and "--gpus-per-node=8" in said["one_node.sbatch"]

@@ -1,4 +1,4 @@
-"""benchmark/soak.py: its table, and what it refuses; some of its faults are tests of their own in test_survival.py."""
+"""benchmark/soak.py: its table, and what it refuses. test_survival.py tests some of its faults themselves."""
 
 import csv
 import subprocess
@@ -33,12 +33,12 @@ def test_a_row_of_the_table():
 def test_an_unknown_fault_is_refused(tmp_path):
     line = [sys.executable, str(ROOT / "benchmark/soak.py"), "--faults", "meteor", "--out", str(tmp_path / "x.csv")]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("soak.py: error: --faults meteor: use some of kill, ")
     assert not list(tmp_path.iterdir())
 
 
-def test_the_table_of_the_page_is_of_all_faults():
+def test_the_table_on_the_page_has_all_faults():
     with (ROOT / "benchmark/results/reliability.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) >= len(soak.FAULTS) and all(int(row["tried"]) > 0 for row in rows)

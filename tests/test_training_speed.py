@@ -1,4 +1,4 @@
-"""benchmark/training_speed.py and training_parts.py at tiny sizes: counts, tables, refusals, and the page."""
+"""benchmark/training_speed.py and training_parts.py at tiny sizes: counts, tables, refusals, and the pages."""
 
 import csv
 import dataclasses
@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scripts
+import tyro
 from jax import ShapeDtypeStruct as Shape
 
-from popgym_arcade import device_memory
+from popgym_arcade.baselines.running.memory_use import PROCESS_BYTES
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmark"))
@@ -35,7 +36,7 @@ RATE = {"steps_per_second": 100, "slowest": 90, "fastest": 110, "compile_seconds
 
 @pytest.fixture
 def trainings(monkeypatch):
-    """Nothing is trained: the flags of what would have been."""
+    """Trains nothing, but notes the flags of each training."""
     seen = []
 
     def train(script, flags):
@@ -63,7 +64,7 @@ def test_a_product_has_two_operations_for_each_of_its_factors():
     assert flops == {"float32": 2 * 3 * 5 * 7}
 
 
-def test_a_loop_counts_as_often_as_it_runs_and_a_branch_by_its_dearer_side():
+def test_a_loop_counts_as_often_as_it_runs_and_a_branch_by_its_more_expensive_side():
     def function(x, y):
         many = jax.lax.scan(lambda carry, _: (carry @ y, None), x, length=6)[0]
         return jax.lax.cond(x[0, 0] > 0, lambda x: x @ y, lambda x: x @ y @ y, many)
@@ -100,13 +101,13 @@ def test_a_step_is_one_forward_pass_and_in_every_epoch_forward_and_backward(name
     assert 2 * forward.total() < learning < 3 * forward.total()  # the first layer asks for no gradient of the frames
 
 
-def test_the_precision_of_the_products_is_told_apart():
+def test_products_are_counted_by_precision():
     args = tiny("pqn_rnn", precision="bfloat16")
     forward, _ = training_parts.flops_of_step(scripts.script("pqn_rnn"), args)
     assert forward["bfloat16"] > 10 * forward["float32"] > 0  # the memory stays in float32
 
 
-def test_minibatches_are_those_of_the_scripts():
+def test_minibatches_have_the_shape_of_the_scripts_own():
     x = jnp.arange(8).reshape(2, 4)  # two steps of four environments
     with_memory, without = (training_parts.in_minibatches(tiny(name), x, 2) for name in ("pqn_rnn", "pqn_mlp"))
     np.testing.assert_array_equal(with_memory, [[[0, 1], [4, 5]], [[2, 3], [6, 7]]])
@@ -118,7 +119,7 @@ def test_the_matrix_rate_is_positive():
 
 
 @pytest.mark.slow
-def test_the_frames_that_are_drawn_are_those_that_were_played():
+def test_the_frames_drawn_are_those_played():
     module, args = scripts.script("pqn_rnn"), tiny("pqn_rnn")
     state = jax.jit(module.make_train(args)[0])(jax.random.key(0))
     played = training_parts.play(module, args, state)
@@ -143,7 +144,7 @@ def test_a_rate_is_the_median_of_the_points_after_the_first(trainings):
     assert trainings == ["pqn_rnn.py --seed 1 --total-timesteps 400 --log-every 100 --eval-episodes 1"]
 
 
-def test_every_study_asks_for_flags_that_its_scripts_take(trainings, monkeypatch, tmp_path):
+def test_every_study_uses_flags_that_its_scripts_accept(trainings, monkeypatch, tmp_path):
     answers = {
         "parts": {"drawing": 1.0, "update": 4.0},
         "arithmetic": {
@@ -179,7 +180,7 @@ def test_every_study_asks_for_flags_that_its_scripts_take(trainings, monkeypatch
     for line in {*trainings, *asked}:
         script, *flags = line.split()
         module = scripts.script(script.removesuffix(".py"))
-        module.tyro.cli(module.Args, args=flags).checked()
+        tyro.cli(module.Args, args=flags).checked()
     lines = {name: rows_of(tmp_path / f"{name}.csv") for name in training_speed.STUDIES}
     assert [row["script"] for row in lines["scripts"]] == list(scripts.ALL)
     assert len(lines["compile"]) == len(scripts.ALL) and "--compile-cache" in " ".join(trainings)
@@ -204,7 +205,7 @@ def test_the_fastest_setting_is_the_quickest_row(tmp_path):
     assert script == "pqn_rnn" and flags.endswith("--num-envs 64 --num-minibatches 8 --precision bfloat16")
 
 
-def test_what_fails_is_a_row_that_says_why(monkeypatch, tmp_path):
+def test_a_failed_measurement_is_a_row_that_says_why(monkeypatch, tmp_path):
     def measure(script, flags, points, point_steps):
         if "LRU" in flags:
             raise RuntimeError("pqn_rnn.py --memory LRU: pqn_rnn.py: error: it is too large")
@@ -238,11 +239,11 @@ def test_the_parts_of_an_update_are_timed():
 
 
 @pytest.mark.parametrize("name", scripts.ALL)
-def test_every_script_tells_what_it_expects_to_take(name):
+def test_the_memory_every_script_needs_is_estimated(name):
     module = scripts.script(name)
     small, large = (scripts.small(name, num_envs=envs, total_timesteps=4096) for envs in (8, 64))
     least, more = (training_parts.expected_memory(module, args) for args in (small, large))
-    assert device_memory.PROCESS_BYTES < least < more
+    assert PROCESS_BYTES < least < more
 
 
 # ------------------------------------------------------------------------------------------------- tables and refusals
