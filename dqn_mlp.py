@@ -69,7 +69,7 @@ class Args(ArcadeArgs):
     tau: Fraction = 1.0
     """weight of the new parameters in an update of the target network"""
     max_grad_norm: Positive = 0.5
-    """gradients are scaled down to this global norm"""
+    """clip gradients to this global norm"""
     start_e: Fraction = 1.0
     """epsilon at the first step"""
     end_e: Fraction = 0.05
@@ -87,9 +87,9 @@ class Args(ArcadeArgs):
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     precision: Precision = "float32"
-    """matrix products in float32 or bfloat16; parameters stay in float32"""
+    """matrix products before the head in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
-    """read a minibatch in eight pieces, each a second time in the backward pass: less memory, more time"""
+    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
 
     @property
     def num_steps(self) -> int:
@@ -144,7 +144,7 @@ class Encoder(nn.Module):
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
             x = dense(32, use_bias=False)(patches(obs, self.dtype))
-            # most of a frame never changes: without its mean and scale, what does change is not drowned out
+            # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(64)(merge(x, 2)))
             x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
@@ -157,7 +157,7 @@ class Encoder(nn.Module):
 
 @struct.dataclass
 class Output:
-    """What the network says of each observation: q[T, B, A] float32."""
+    """Network outputs for each observation: q[T, B, A] float32."""
 
     q: jax.Array
 
@@ -200,7 +200,7 @@ def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None)
 
 
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """Actions [E] int32: uniform with probability epsilon, else the best of q[E, A]."""
+    """Actions [E] int32: uniform with probability epsilon, otherwise argmax of q[E, A]."""
     explore_key, action_key = jax.random.split(key)
     explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
     return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
@@ -454,7 +454,7 @@ def make_train(args: Args):
 
 
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
-    """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
+    """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     updates, gradient_steps = step // args.update_size, nan_if_zero(sums["gradient_steps"])
     points = {f"losses/{name}": sums[name] / gradient_steps for name in ("td_loss", "q_values", "grad_norm")}
     points |= episode_curves(sums)
@@ -476,7 +476,7 @@ def when_learning_resumes(args: Args, step: int) -> str:
 
 
 def main(args: Args) -> Path:
-    """Trains, or resumes a training, and returns the run folder."""
+    """Trains, or resumes, and returns the run folder."""
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update), optional=("replay",))

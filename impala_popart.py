@@ -7,7 +7,7 @@ Run:    python impala_popart.py --env-ids BreakoutEasy CartPoleEasy --value-norm
 Page:   docs/impala_popart.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden, N tasks; time first.
-Environment e plays task e % N. `start[t]` arrives with `obs[t]` and is True at an episode's first; `terminated[t]`,
+Environment e plays task e % N. `start[t]` arrives with `obs[t]` and is True on an episode's first step; `terminated[t]`,
 `truncated[t]` follow `action[t]`.
 """
 
@@ -89,7 +89,7 @@ class Args(ArcadeArgs):
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
-    """gradients are scaled down to this global norm"""
+    """clip gradients to this global norm"""
     value_normalization: Annotated[str, OneOf(("none", "popart"))] = "none"
     """none, or popart: values by the mean and deviation of each task's targets, advantages by the deviation"""
     popart_beta: Fraction = 3e-4
@@ -105,7 +105,7 @@ class Args(ArcadeArgs):
     precision: Precision = "float32"
     """matrix products of encoder and hidden layers in float32 or bfloat16; all else stays in float32"""
     remat: bool = False
-    """read a minibatch in eight pieces, each a second time in the backward pass: less memory, more time"""
+    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
 
     @property
     def env_id(self) -> str:
@@ -195,7 +195,7 @@ class Encoder(nn.Module):
             x = paper_convolutions(obs, self.dtype, orthogonal)
         elif self.kind == "patch":
             x = dense(32, use_bias=False)(patches(obs, self.dtype))
-            # most of a frame never changes: without its mean and scale, what does change is not drowned out
+            # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(64)(merge(x, 2)))
             x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
@@ -251,7 +251,7 @@ def fresh_popart(count: int) -> PopArt:
 
 @struct.dataclass
 class Output:
-    """What the network says of each observation: logits[T, B, A] and a value for each task, float32."""
+    """Network outputs for each observation: logits[T, B, A] and a value for each task, float32."""
 
     logits: jax.Array
     normalized: jax.Array  # [T, B, N], from the value head: (value - mean) / scale of the task
@@ -295,7 +295,7 @@ class ActorCritic(nn.Module):
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array, prev_reward: jax.Array):
         steps, batch = start.shape
-        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # B first, which devices share
+        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
         x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
@@ -314,11 +314,11 @@ class ActorCritic(nn.Module):
 
 
 def initial_carry(network: ActorCritic, batch: int) -> Any:
-    """The memory of `batch` new sequences, leaves [B, ...]; () without a memory."""
+    """Initial memory of `batch` sequences, leaves [B, ...]; () without a memory."""
     return () if network.args.memory == "none" else network.bind({}, mutable="popart").remember.initial_carry(batch)
 
 
-@functools.partial(jax.jit, static_argnums=0, inline=True)  # memories are slow to trace: once per shape
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
 def forward(network: ActorCritic, params, carry, obs, prev_action, start, prev_reward=None) -> tuple[Any, Output]:
     """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output).
 
@@ -498,7 +498,7 @@ def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
 
 @struct.dataclass
 class Actor:
-    """The environments being played and the memory of their player, [E, ...]."""
+    """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any  # of several tasks, a tuple with the states of each
     obs: jax.Array
@@ -581,7 +581,7 @@ def make_actor(args: Args):
         return carry, output.logits[0], of_task(output.values, task)[0]
 
     def final_values(params, carry, info, action, reward, truncated, task):
-        """Values [E] of the observations truncated episodes ended with; drawn and read only if there are any."""
+        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
         def draw_and_read(final):
@@ -716,7 +716,7 @@ def make_train(args: Args):
 
 
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
-    """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
+    """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     by_task = {name: np.reshape(sums[name], (-1, len(args.env_ids))) for name in OF_EACH_TASK}  # [seeds, N]
     episodes = nan_if_zero(by_task["episodes"])
     means = {name: by_task[name] / episodes for name in ("episodic_return", "episodic_length")}
@@ -736,7 +736,7 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
 
 
 def main(args: Args) -> Path:
-    """Trains, or resumes a training, and returns the run folder."""
+    """Trains, or resumes, and returns the run folder."""
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update))

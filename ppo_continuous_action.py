@@ -75,7 +75,7 @@ class Args(RunArgs):
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
-    """gradients are scaled down to this global norm"""
+    """clip gradients to this global norm"""
     target_kl: Positive | None = None
     """skip the remaining epochs of a rollout once the policy has moved by this approximate KL divergence"""
     hidden_size: Count = 64
@@ -127,7 +127,7 @@ class Moments:
 
 @struct.dataclass
 class Output:
-    """What the network says of each observation: mean[T, B, A], log_std[A] of the action, value[T, B], float32."""
+    """Network outputs for each observation: mean[T, B, A], log_std[A] of the action, value[T, B], float32."""
 
     mean: jax.Array
     log_std: jax.Array
@@ -315,7 +315,7 @@ def make_actor(args: Args):
         return output.replace(mean=output.mean[0], value=output.value[0])
 
     def final_values(params, info, truncated):
-        """Values [E] of the observations truncated episodes ended with; drawn and read only if there are any."""
+        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
         def draw_and_read(final):
@@ -422,14 +422,14 @@ def make_train(args: Args):
 
 
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
-    """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
+    """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     points = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
     points |= value_curves(sums) | episode_curves(sums)
     return points | {"charts/learning_rate": learning_rate_at(args, step // args.update_size - 1)}
 
 
 def main(args: Args) -> Path:
-    """Trains, or resumes a training, and returns the run folder."""
+    """Trains, or resumes, and returns the run folder."""
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update))

@@ -70,7 +70,7 @@ class Args(ArcadeArgs):
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
-    """gradients are scaled down to this global norm"""
+    """clip gradients to this global norm"""
     target_kl: Positive | None = None
     """skip the remaining epochs of a rollout once the policy has moved by this approximate KL divergence"""
     hidden_size: Count = 256
@@ -80,7 +80,7 @@ class Args(ArcadeArgs):
     precision: Precision = "float32"
     """matrix products in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
-    """read a minibatch in eight pieces, each a second time in the backward pass: less memory, more time"""
+    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
 
     @property
     def update_size(self) -> int:
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
             x = paper_convolutions(obs, self.dtype, orthogonal)
         elif self.kind == "patch":
             x = dense(32, use_bias=False)(patches(obs, self.dtype))
-            # most of a frame never changes: without its mean and scale, what does change is not drowned out
+            # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(64)(merge(x, 2)))
             x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
@@ -130,7 +130,7 @@ class Encoder(nn.Module):
 
 @struct.dataclass
 class Output:
-    """What the network says of each observation: logits[T, B, A] and value[T, B], float32."""
+    """Network outputs for each observation: logits[T, B, A] and value[T, B], float32."""
 
     logits: jax.Array
     value: jax.Array
@@ -303,7 +303,7 @@ def make_actor(args: Args):
         return jax.tree.map(lambda x: x[0], output)
 
     def final_values(params, info, truncated):
-        """Values [E] of the observations truncated episodes ended with; drawn and read only if there are any."""
+        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
         def draw_and_read(final):
@@ -404,14 +404,14 @@ def make_train(args: Args):
 
 
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
-    """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
+    """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     points = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
     points |= value_curves(sums) | episode_curves(sums)
     return points | {"charts/learning_rate": learning_rate_at(args, step // args.update_size - 1)}
 
 
 def main(args: Args) -> Path:
-    """Trains, or resumes a training, and returns the run folder."""
+    """Trains, or resumes, and returns the run folder."""
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update))

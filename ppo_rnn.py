@@ -5,7 +5,7 @@ Run:   python ppo_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --h
 Page:  docs/ppo_rnn.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden; time first.
-`start[t]` arrives with `obs[t]` and is True at an episode's first; `terminated[t]`, `truncated[t]` follow `action[t]`.
+`start[t]` arrives with `obs[t]` and is True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
 import functools
@@ -71,7 +71,7 @@ class Args(ArcadeArgs):
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
-    """gradients are scaled down to this global norm"""
+    """clip gradients to this global norm"""
     target_kl: Positive | None = None
     """skip the remaining epochs of a rollout once the policy has moved by this approximate KL divergence"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
@@ -85,7 +85,7 @@ class Args(ArcadeArgs):
     precision: Precision = "float32"
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
-    """read a minibatch in eight pieces, each a second time in the backward pass: less memory, more time"""
+    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
 
     @property
     def update_size(self) -> int:
@@ -121,7 +121,7 @@ class Encoder(nn.Module):
             x = paper_convolutions(obs, self.dtype, orthogonal)
         elif self.kind == "patch":
             x = dense(32, use_bias=False)(patches(obs, self.dtype))
-            # most of a frame never changes: without its mean and scale, what does change is not drowned out
+            # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(64)(merge(x, 2)))
             x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
@@ -134,7 +134,7 @@ class Encoder(nn.Module):
 
 @struct.dataclass
 class Output:
-    """What the network says of each observation: logits[T, B, A] and value[T, B], float32."""
+    """Network outputs for each observation: logits[T, B, A] and value[T, B], float32."""
 
     logits: jax.Array
     value: jax.Array
@@ -167,7 +167,7 @@ class Tower(nn.Module):
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
         steps, batch = start.shape
-        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # B first, which devices share
+        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
         x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
@@ -200,7 +200,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Carry:
     return Carry(*(tower.remember.initial_carry(batch) for tower in (towers.actor, towers.critic)))
 
 
-@functools.partial(jax.jit, static_argnums=0, inline=True)  # memories are slow to trace: once per shape
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
 def forward(network: ActorCritic, params, carry, obs, prev_action, start) -> tuple[Carry, Output]:
     """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
@@ -264,7 +264,7 @@ def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
 
 @struct.dataclass
 class Actor:
-    """The environments being played and the memory of their player, [E, ...]."""
+    """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any
     obs: jax.Array
@@ -331,7 +331,7 @@ def make_actor(args: Args):
         return carry, jax.tree.map(lambda x: x[0], output)
 
     def final_values(params, carry, info, action, truncated):
-        """Values [E] of the observations truncated episodes ended with; drawn and read only if there are any."""
+        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
         def draw_and_read(final):
@@ -436,14 +436,14 @@ def make_train(args: Args):
 
 
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
-    """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
+    """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     points = {f"losses/{name}": sums[name] / sums["gradient_steps"] for name in LOSSES}
     points |= value_curves(sums) | episode_curves(sums)
     return points | {"charts/learning_rate": learning_rate_at(args, step // args.update_size - 1)}
 
 
 def main(args: Args) -> Path:
-    """Trains, or resumes a training, and returns the run folder."""
+    """Trains, or resumes, and returns the run folder."""
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update))

@@ -42,7 +42,7 @@ class Args(ArcadeArgs):
     learning_rate: Fraction = 5e-4
     """learning rate of RAdam"""
     anneal_lr: bool = True
-    """lower the learning rate linearly"""
+    """anneal the learning rate linearly"""
     learning_rate_end: Fraction = 0.0
     """learning rate at the end of the annealing"""
     anneal_fraction: Fraction = 1.0
@@ -60,7 +60,7 @@ class Args(ArcadeArgs):
     q_lambda: Fraction = 0.65
     """lambda of the Q(lambda) returns"""
     max_grad_norm: Positive = 10.0
-    """gradients are scaled down to this global norm"""
+    """clip gradients to this global norm"""
     start_e: Fraction = 1.0
     """epsilon at the first step"""
     end_e: Fraction = 0.05
@@ -72,9 +72,9 @@ class Args(ArcadeArgs):
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     precision: Precision = "float32"
-    """matrix products in float32 or bfloat16; parameters stay in float32"""
+    """matrix products before the head in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
-    """read a minibatch in eight pieces, each a second time in the backward pass: less memory, more time"""
+    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
 
     @property
     def update_size(self) -> int:
@@ -108,7 +108,7 @@ class Encoder(nn.Module):
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
             x = dense(32, use_bias=False)(patches(obs, self.dtype))
-            # most of a frame never changes: without its mean and scale, what does change is not drowned out
+            # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(64)(merge(x, 2)))
             x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
@@ -121,7 +121,7 @@ class Encoder(nn.Module):
 
 @struct.dataclass
 class Output:
-    """What the network says of each observation: q[T, B, A] float32."""
+    """Network outputs for each observation: q[T, B, A] float32."""
 
     q: jax.Array
 
@@ -164,7 +164,7 @@ def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None)
 
 
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """Actions [E] int32: uniform with probability epsilon, else the best of q[E, A]."""
+    """Actions [E] int32: uniform with probability epsilon, otherwise argmax of q[E, A]."""
     explore_key, action_key = jax.random.split(key)
     explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
     return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
@@ -222,7 +222,7 @@ class Transition:
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
-    final_value: jax.Array  # max_a Q of the observation a truncated episode ended with, else 0
+    final_value: jax.Array  # max_a Q(final observation) if truncated, else 0
     episode_return: jax.Array  # this step included
     episode_length: jax.Array
 
@@ -261,7 +261,7 @@ def make_actor(args: Args):
         return output.q[0]
 
     def final_values(params, info, truncated):
-        """Values [E] of the observations truncated episodes ended with; drawn and read only if there are any."""
+        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
         def draw_and_read(final):
@@ -299,7 +299,10 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, metrics).
+
+    The metrics of several updates are added up; `curves` divides by sums["updates"]. Return means or counts.
+    """
     network, begin, act = make_actor(args)
     optimizer = optax.chain(
         optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
@@ -348,7 +351,7 @@ def make_train(args: Args):
 
 
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
-    """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
+    """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     updates = step // args.update_size
     gradient_steps = updates * args.update_epochs * args.num_minibatches
     points = {f"losses/{name}": sums[name] / sums["updates"] for name in ("td_loss", "q_values", "grad_norm")}
@@ -359,7 +362,7 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
 
 
 def main(args: Args) -> Path:
-    """Trains, or resumes a training, and returns the run folder."""
+    """Trains, or resumes, and returns the run folder."""
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update))

@@ -5,7 +5,7 @@ Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --h
 Page:  docs/pqn_rnn.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden; time first.
-`start[t]` arrives with `obs[t]` and is True at an episode's first; `terminated[t]`, `truncated[t]` follow `action[t]`.
+`start[t]` arrives with `obs[t]` and is True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
 import functools
@@ -43,7 +43,7 @@ class Args(ArcadeArgs):
     learning_rate: Fraction = 1.4e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
-    """lower the learning rate linearly"""
+    """anneal the learning rate linearly"""
     learning_rate_end: Fraction = 0.0
     """learning rate at the end of the annealing"""
     anneal_fraction: Fraction = 1.0
@@ -61,7 +61,7 @@ class Args(ArcadeArgs):
     q_lambda: Fraction = 0.87
     """lambda of the Q(lambda) returns"""
     max_grad_norm: Positive = 10.0
-    """gradients are scaled down to this global norm"""
+    """clip gradients to this global norm"""
     start_e: Fraction = 1.0
     """epsilon at the first step"""
     end_e: Fraction = 0.05
@@ -77,9 +77,9 @@ class Args(ArcadeArgs):
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     precision: Precision = "float32"
-    """matrix products of encoder and head in float32 or bfloat16; parameters and memory stay in float32"""
+    """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
-    """read a minibatch in eight pieces, each a second time in the backward pass: less memory, more time"""
+    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
 
     @property
     def update_size(self) -> int:
@@ -112,7 +112,7 @@ class Encoder(nn.Module):
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
             x = dense(32, use_bias=False)(patches(obs, self.dtype))
-            # most of a frame never changes: without its mean and scale, what does change is not drowned out
+            # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(64)(merge(x, 2)))
             x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
@@ -125,7 +125,7 @@ class Encoder(nn.Module):
 
 @struct.dataclass
 class Output:
-    """What the network says of each observation: q[T, B, A] float32."""
+    """Network outputs for each observation: q[T, B, A] float32."""
 
     q: jax.Array
 
@@ -147,7 +147,7 @@ class QNetwork(nn.Module):
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
-        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # B first, which devices share
+        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
         x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
@@ -157,11 +157,11 @@ class QNetwork(nn.Module):
 
 
 def initial_carry(network: QNetwork, batch: int) -> Any:
-    """The memory of `batch` new sequences, leaves [B, ...]."""
+    """Initial memory of `batch` sequences, leaves [B, ...]."""
     return network.bind({}).remember.initial_carry(batch)
 
 
-@functools.partial(jax.jit, static_argnums=0, inline=True)  # memories are slow to trace: once per shape
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
 def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
     """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
@@ -171,7 +171,7 @@ def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[
 
 
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """Actions [E] int32: uniform with probability epsilon, else the best of q[E, A]."""
+    """Actions [E] int32: uniform with probability epsilon, otherwise argmax of q[E, A]."""
     explore_key, action_key = jax.random.split(key)
     explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
     return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
@@ -210,7 +210,7 @@ def learning_rate_at(args: Args, step: jax.Array) -> jax.Array:
 
 @struct.dataclass
 class Actor:
-    """The environments being played and the memory of their player, [E, ...]."""
+    """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any
     obs: jax.Array
@@ -234,7 +234,7 @@ class Transition:
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
-    final_value: jax.Array  # max_a Q of the observation a truncated episode ended with, else 0
+    final_value: jax.Array  # max_a Q(final observation) if truncated, else 0
     episode_return: jax.Array  # this step included
     episode_length: jax.Array
 
@@ -276,7 +276,7 @@ def make_actor(args: Args):
         return carry, output.q[0]
 
     def final_values(params, carry, info, action, truncated):
-        """Values [E] of the observations truncated episodes ended with; drawn and read only if there are any."""
+        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
         def draw_and_read(final):
@@ -320,7 +320,10 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, metrics).
+
+    The metrics of several updates are added up; `curves` divides by sums["updates"]. Return means or counts.
+    """
     network, begin, act = make_actor(args)
     optimizer = optax.chain(
         optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
@@ -370,7 +373,7 @@ def make_train(args: Args):
 
 
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
-    """The points of the training curves at a step, from the sums since the last ones: a number, or one per seed."""
+    """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     updates = step // args.update_size
     gradient_steps = updates * args.update_epochs * args.num_minibatches
     points = {f"losses/{name}": sums[name] / sums["updates"] for name in ("td_loss", "q_values", "grad_norm")}
@@ -381,7 +384,7 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
 
 
 def main(args: Args) -> Path:
-    """Trains, or resumes a training, and returns the run folder."""
+    """Trains, or resumes, and returns the run folder."""
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update))

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from jax.extend.backend import clear_backends
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from matplotlib.figure import Figure
@@ -67,6 +68,7 @@ def free_address() -> str:
 
 def time_all_reduces(address: str, process_id: int) -> None:
     """One of two processes: prints a line for each size, with its bytes and the median seconds of an all-reduce."""
+    clear_backends()  # importing popgym_arcade has initialised them
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, 2, process_id)

@@ -21,6 +21,7 @@ sys.path.append(str(ROOT / "benchmark"))
 LISTS = sorted(path for path in (ROOT / "benchmark").glob("*.sh") if path.stem != "common")
 HAVE_OWN_IDS = ("classic_control", "memory_chain", "memory_length", "ppo_continuous_action")
 BUDGETS = ("smoke", "cpu", "gpu", "paper")
+PLACE = r"/(\d+)/\*__\*"  # of a training, in a pattern of its runs; a commit can be all digits too
 # Takes the place of Python: notes its arguments, leaves a run folder with a checkpoint or the folder of an analysis,
 # and saves itself when it is stopped. If told to, it takes its time (SLEEPS), or fails (FAILS: scripts, CODE, SAYS).
 IN_PLACE_OF_PYTHON = """#!/bin/bash
@@ -222,7 +223,7 @@ def test_worse_trainings_are_repeated_with_other_seeds(tmp_path):
     assert run(path, tmp_path, **settings, FAILS="benchmark/regression.py", CODE="3").returncode == 1
     comparison, *again, both = calls(tmp_path)
     assert comparison == first[-1] and len(again) == 18 and all("--seed 2 --num-seeds 2" in call for call in again)
-    runs = [re.findall(r"(?<=/)\d+(?=/)", part) for part in re.split(r"--again-before|--again-after", both)]
+    runs = [re.findall(PLACE, part) for part in re.split(r"--again-before|--again-after", both)]
     assert both.startswith(comparison) and [len(each) for each in runs] == [18, 9, 9]
     assert not set(runs[0]) & {*runs[1], *runs[2]}
 
@@ -234,7 +235,7 @@ def test_only_scripts_in_question_are_trained_again(tmp_path):
     assert done.returncode == 1 and worse in done.stdout
     again = [Path(call.split()[0]).stem for call in calls(tmp_path) if "--seed 2 --num-seeds 2" in call]
     assert again == 2 * ["pqn_rnn", "impala_popart", "pqn_rnn"]
-    runs = re.findall(r"(?<=/)\d+(?=/)", re.split("--again-before", calls(tmp_path)[-1])[1])
+    runs = re.findall(PLACE, re.split("--again-before", calls(tmp_path)[-1])[1])
     assert len(runs) == len(again)
 
 

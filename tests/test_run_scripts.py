@@ -14,6 +14,7 @@ import pqn_mlp
 from popgym_arcade.baselines import scripts as run_scripts
 from popgym_arcade.baselines.environment import has_twins, make_env
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running.folder import make_run_folder
 
 SQUARED = "0.5 * jnp.square(q - target).mean()"
 LAMPS = '''
@@ -50,8 +51,7 @@ class Coin(Environment):
 
     def step_env(self, key, state, action, params):
         state = EnvState(time=state.time + 1)
-        truncated = state.time >= params.max_steps_in_episode
-        return jnp.ones(2), state, jnp.float32(1), jnp.bool_(False), truncated, {}
+        return jnp.ones(2), state, jnp.float32(1), jnp.bool_(False), {}
 
     def reset_env(self, key, params):
         return jnp.ones(2), EnvState(time=jnp.int32(0))
@@ -113,7 +113,7 @@ def test_a_changed_copy_is_what_is_executed(run, tmp_path, capsys):
     module = run_scripts.load_script(copied)
     assert module is not pqn_mlp and module.Args.gamma == 0.5 and run_scripts.load_script(copied) is module
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"executing {copied / 'pqn_mlp.py'}" in said
+    assert said.count("\n") == 1 and f"executing {copied / 'pqn_mlp.py'}" in said  # once, not at every load
     assert parsed("--resume", copied).gamma == 0.99  # the run's own arguments
 
 
@@ -147,6 +147,23 @@ def test_a_copy_that_cannot_be_imported_is_one_line(run, tmp_path):
     ) as error:
         run_scripts.load_script(copied)
     assert "\n" not in str(error.value)
+
+
+def test_modules_a_script_imports_from_its_folder_are_copied_and_its_own(tmp_path, monkeypatch):
+    """Two runs whose scripts are the same, but not what they import, are each read by their own."""
+    for number in (1, 2):
+        ideas = tmp_path / f"ideas{number}"
+        ideas.mkdir()
+        source = (ROOT / "pqn_mlp.py").read_text()
+        (ideas / "helped.py").write_text(source.replace("import optax\n", "import optax\n\nfrom cells import NUMBER\n"))
+        (ideas / "cells.py").write_text(f"NUMBER = {number}\n")
+        script = run_scripts.executed(f"helped_{number}", ideas / "helped.py", ideas)
+        args = script.Args(env_id="CartPole-v1", run_dir=str(tmp_path / "runs"), seed=number).checked()
+        make_run_folder(args)
+        shutil.rmtree(ideas)
+    runs = sorted((tmp_path / "runs").iterdir(), key=lambda run: run.name.split("__")[4])
+    assert [(run / "cells.py").read_text() for run in runs] == ["NUMBER = 1\n", "NUMBER = 2\n"]
+    assert [run_scripts.load_script(run).NUMBER for run in runs] == [1, 2] and "cells" not in sys.modules
 
 
 def test_a_run_of_another_script_is_not_resumed(run):
@@ -188,7 +205,7 @@ def test_resuming_with_the_edited_script_executes_the_copy(run, tmp_path):
     process = command("--resume", broken, script=edited, env=None)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert f"pqn_mlp.py has changed since this run: executing {broken / 'pqn_mlp.py'}" in err
+    assert f"executing {broken / 'pqn_mlp.py'}" in err
     assert_end_alike(run, broken)
 
 
@@ -197,9 +214,8 @@ def test_resuming_with_the_edited_script_executes_the_copy(run, tmp_path):
 
 def test_an_environment_of_your_own_has_its_twins(own_module):
     args = small("pqn_mlp", env_id="my_games:Lamps", partial_obs=True)
-    (full, _), (partial, env_params) = (
-        make_env(small("pqn_mlp", env_id="my_games:Lamps", partial_obs=x)) for x in (0, 1)
-    )
+    full, _ = make_env(small("pqn_mlp", env_id="my_games:Lamps"))
+    partial, env_params = make_env(args)
     assert has_twins("my_games:Lamps") and not has_twins("my_games:Coin") and env_params.max_steps_in_episode == 7
     obs, _ = partial.reset(jax.random.key(0), env_params)
     assert obs.shape == (128, 128, 3) and not full.partial_obs and partial.partial_obs

@@ -3,6 +3,7 @@
 A run is always read by exactly the code that made it. Loading a run therefore executes Python from its folder.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -30,11 +31,26 @@ def script_name(args: Any) -> str:
 
 
 def keep_copies(args: Any, folder: Path) -> None:
-    """Copies the script, and the modules of your own environments, into a run folder."""
-    modules = [script_of(args), *(sys.modules[name] for name in environment_modules(args))]
-    for path in {Path(module.__file__) for module in modules}:
+    """Copies the script, the modules it imports from its own folder, and those of your own environments into a run."""
+    environments = {Path(sys.modules[name].__file__) for name in environment_modules(args)}
+    for path in own_files(Path(script_of(args).__file__)) | environments:
         if path.parent.resolve() != folder.resolve():
             shutil.copyfile(path, folder / path.name)
+
+
+def own_files(script: Path) -> set[Path]:
+    """A script and the files in its folder that it imports, directly or through one another."""
+    found, waiting = set(), [script]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            waiting += [path.with_name(f"{name.partition('.')[0]}.py") for name in names]
+    return found
 
 
 def environment_modules(args: Any) -> list[str]:
@@ -83,23 +99,28 @@ def load_script(folder: str | Path) -> ModuleType:
 
 def loaded_copy(name: str, copy: Path, about: dict[str, Any]) -> ModuleType:
     """The module of a copied script. Copies with the same contents share one module, and so compiled programs."""
-    contents = copy.read_bytes()
+    copies = sorted(copy.parent.glob("*.py"))  # with the modules it imports
     main = sys.modules["__main__"]
     running = Path(getattr(main, "__file__", None) or "")
-    if running.stem == name and running.is_file() and running.read_bytes() == contents:
+    if running.stem == name and is_same(copies, running):
         return main
-    unique = f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{hashlib.sha256(contents).hexdigest()[:12]}"
+    spec = importlib.util.find_spec(name)
+    if spec and spec.origin and is_same(copies, Path(spec.origin)):
+        return importlib.import_module(name)
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in copies)).hexdigest()[:12]
+    unique = f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{digest}"
     if unique in sys.modules:
         return sys.modules[unique]
-    spec = importlib.util.find_spec(name)
     if spec and spec.origin and Path(spec.origin).is_file():
-        if Path(spec.origin).read_bytes() == contents:
-            return importlib.import_module(name)
-        print(f"{name}.py has changed since this run: executing {copy}", file=sys.stderr)
-    beside = str(Path(about.get("script_path", copy)).parent)
-    if beside not in sys.path:
-        sys.path.append(beside)  # for modules of your own that the script imports
-    return executed(unique, copy)
+        print(f"{spec.origin} differs from this run's script: executing {copy}", file=sys.stderr)
+    return executed(unique, copy, Path(about.get("script_path", copy)).parent)
+
+
+def is_same(copies: list[Path], script: Path) -> bool:
+    """Whether each copy equals the file of its name next to a script, where there is one; one of them is the script."""
+    originals = {copy: script.with_name(copy.name) for copy in copies}
+    there = {copy: path for copy, path in originals.items() if path.is_file()}
+    return script in there.values() and all(copy.read_bytes() == path.read_bytes() for copy, path in there.items())
 
 
 def load_environments(about: dict[str, Any], folder: Path) -> None:
@@ -111,20 +132,31 @@ def load_environments(about: dict[str, Any], folder: Path) -> None:
             continue
         known = sys.modules.get(name)
         if known is None:
-            executed(name, copy)
+            executed(name, copy, folder)
         elif Path(known.__file__).read_bytes() != copy.read_bytes():
             raise UserError(f"{copy} differs from {known.__file__}, which is loaded already: look at one run at a time")
 
 
-def executed(name: str, path: Path) -> ModuleType:
-    """The module of a file, as `sys.modules[name]`. Raises UserError if it cannot be imported."""
+def executed(name: str, path: Path, beside: Path) -> ModuleType:
+    """The module of a file, as `sys.modules[name]`. What it imports from its own folder, or from `beside`, is its own:
+    another copy that imports a module of that name gets the one of its folder.
+
+    Raises:
+        UserError: if it cannot be imported
+    """
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    before, folders = set(sys.modules), [str(path.parent.resolve()), str(beside)]
+    sys.path[:0] = folders
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UserError(
-            f"{path} cannot be imported, its args.json lists the versions it ran with: {one_line(error)}"
-        ) from None
+        its = "its args.json lists the versions it ran with"
+        raise UserError(f"{path} cannot be imported, {its}: {one_line(error)}") from None
+    finally:
+        del sys.path[: len(folders)]
+        for other in set(sys.modules) - before:
+            if str(Path(getattr(sys.modules[other], "__file__", None) or "").parent) in folders:
+                del sys.modules[other]
     return module

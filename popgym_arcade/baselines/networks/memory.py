@@ -83,7 +83,7 @@ MEMORIES["Stack"] = lambda hidden_size, window, key: Stack(hidden_size, 4, key)
 
 
 def build_memory(cell: Callable, sizes: tuple[int, int, int], window: int, key: jax.Array) -> ResidualModel:
-    """An equinox model of two residual layers with fresh weights; `sizes` are those of input, output and hidden."""
+    """memax's model of two layers with fresh weights; `sizes` are those of input, output and hidden."""
 
     # memax 0.1.1 reuses keys within and between layers, so each layer is made from a key of its own, a raw one
     def one_layer(key):
@@ -105,7 +105,7 @@ def memory_skeleton(*config):
 
 
 class Memory(nn.Module):
-    """Two residual layers of a memory: carry, x[T, B, F], start[T, B] -> carry, y[T, B, 256], in float32.
+    """Two layers of a memory (memax calls them residual, but nothing is added): carry, x[T, B, F], start[T, B] -> carry, y[T, B, 256], in float32.
 
     Wraps an equinox model. Its arrays are this module's parameters, under the names they have there.
 
