@@ -6,7 +6,7 @@ Run:    python dqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --
 Page:   docs/dqn_rnn.md
 
 Shapes: T steps of a sequence, E environments, B sequences of a batch, A actions, H hidden; time first.
-`start[t]` arrives with `obs[t]` and is True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
+`start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
 import functools

@@ -7,7 +7,7 @@ Run:    python impala_popart.py --env-ids BreakoutEasy CartPoleEasy --value-norm
 Page:   docs/impala_popart.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden, N tasks; time first.
-Environment e plays task e % N. `start[t]` arrives with `obs[t]` and is True on an episode's first step; `terminated[t]`,
+Environment e plays task e % N. `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`,
 `truncated[t]` follow `action[t]`.
 """
 

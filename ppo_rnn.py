@@ -5,7 +5,7 @@ Run:   python ppo_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --h
 Page:  docs/ppo_rnn.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden; time first.
-`start[t]` arrives with `obs[t]` and is True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
+`start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
 import functools

@@ -5,7 +5,7 @@ Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --h
 Page:  docs/pqn_rnn.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden; time first.
-`start[t]` arrives with `obs[t]` and is True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
+`start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
 import functools
@@ -320,10 +320,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, metrics).
-
-    The metrics of several updates are added up; `curves` divides by sums["updates"]. Return means or counts.
-    """
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, metrics that add up over updates)."""
     network, begin, act = make_actor(args)
     optimizer = optax.chain(
         optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))

@@ -105,7 +105,9 @@ def memory_skeleton(*config):
 
 
 class Memory(nn.Module):
-    """Two layers of a memory (memax calls them residual, but nothing is added): carry, x[T, B, F], start[T, B] -> carry, y[T, B, 256], in float32.
+    """Two layers of a memory: carry, x[T, B, F], start[T, B] -> carry, y[T, B, 256], in float32.
+
+    memax calls such layers residual, but nothing is added.
 
     Wraps an equinox model. Its arrays are this module's parameters, under the names they have there.
 
