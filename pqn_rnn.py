@@ -320,7 +320,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, metrics that add up over updates)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, metrics, added up over updates)."""
     network, begin, act = make_actor(args)
     optimizer = optax.chain(
         optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
