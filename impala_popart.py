@@ -29,7 +29,7 @@ from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere, leaf_name
-from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled
+from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import ParallelEnvs, in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, OneOf, Positive, Precision, Range
@@ -701,7 +701,7 @@ def make_train(args: Args):
             return (params, opt_state), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [shuffled(epoch_key, args.num_envs, 1, args.num_minibatches)[1] for epoch_key in epoch_keys]
+        orders = [shuffled_envs(epoch_key, args.num_envs, args.num_minibatches) for epoch_key in epoch_keys]
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
         past = jax.tree.map(lambda old, now: append(old[1:], now), state.past, state.params) if args.actor_lag else ()
         popart = params["popart"]["statistics"]

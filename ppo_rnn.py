@@ -22,7 +22,7 @@ from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere
-from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled
+from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, OneOf, Positive, Precision
@@ -414,7 +414,7 @@ def make_train(args: Args):
         def epoch(learning, key):
             """A pass over the rollout in random minibatches."""
             before, stopped = learning
-            order = shuffled(key, args.num_envs, 1, args.num_minibatches)[1]
+            order = shuffled_envs(key, args.num_envs, args.num_minibatches)
             learner, learned = jax.lax.scan(minibatch, before, order)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is not None:  # once the policy has moved too far, an epoch has no effect

@@ -23,7 +23,7 @@ from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
-from popgym_arcade.baselines.limits import Count, Fraction, OneOf, Positive, Precision
+from popgym_arcade.baselines.limits import Count, Fraction, OneOf, Positive, PositiveFraction, Precision
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat
@@ -45,7 +45,7 @@ class Args(ArcadeArgs):
     """anneal the learning rate linearly"""
     learning_rate_end: Fraction = 0.0
     """learning rate at the end of the annealing"""
-    anneal_fraction: Fraction = 1.0
+    anneal_fraction: PositiveFraction = 1.0
     """fraction of TOTAL_TIMESTEPS over which the learning rate falls"""
     num_envs: Count = 32
     """parallel environments"""

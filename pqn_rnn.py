@@ -21,9 +21,9 @@ from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere
-from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled
+from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
-from popgym_arcade.baselines.limits import Count, Fraction, OneOf, Positive, Precision
+from popgym_arcade.baselines.limits import Count, Fraction, OneOf, Positive, PositiveFraction, Precision
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
@@ -46,7 +46,7 @@ class Args(ArcadeArgs):
     """anneal the learning rate linearly"""
     learning_rate_end: Fraction = 0.0
     """learning rate at the end of the annealing"""
-    anneal_fraction: Fraction = 1.0
+    anneal_fraction: PositiveFraction = 1.0
     """fraction of TOTAL_TIMESTEPS over which the learning rate falls"""
     num_envs: Count = 32
     """parallel environments"""
@@ -358,7 +358,7 @@ def make_train(args: Args):
             return (optax.apply_updates(params, updates), opt_state), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [shuffled(epoch_key, args.num_envs, 1, args.num_minibatches)[1] for epoch_key in epoch_keys]
+        orders = [shuffled_envs(epoch_key, args.num_envs, args.num_minibatches) for epoch_key in epoch_keys]
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
         state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
         return state, jax.tree.map(jnp.mean, learned) | episode_sums(rollout)

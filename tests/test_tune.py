@@ -105,7 +105,9 @@ def asked_here(monkeypatch):
 
     def run(line, **_):
         assert line[:3] == [sys.executable, "-c", tune.ASK]
-        out, err, code = io.StringIO(), io.StringIO(), 0
+        # tyro draws its box in Unicode
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        code = 0
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), monkeypatch.context() as patch:
             patch.setattr(sys, "argv", line[2:])
             patch.setattr(sys, "path", [*sys.path])
@@ -114,7 +116,7 @@ def asked_here(monkeypatch):
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1
                 err.write("" if isinstance(end.code, int) else f"{end.code}\n")
-        return subprocess.CompletedProcess(line, code, out.getvalue(), err.getvalue())
+        return subprocess.CompletedProcess(line, code, *(file.buffer.getvalue().decode() for file in (out, err)))
 
     monkeypatch.setattr(tune.subprocess, "run", run)
 
@@ -397,17 +399,21 @@ def test_a_script_of_your_own_is_named_by_its_path(own_script, asked_here, capsy
     ):
         with pytest.raises(tune.UserError, match=words):
             tune.read_settings(["--script", "my-idea.py", "--env-ids", "CartPole-v1", *flags.split()])
-    with pytest.raises(tune.UserError, match="--script 'nowhere.py' is unknown"):
+    with pytest.raises(tune.UserError, match="nowhere.py' is unknown: use one of pqn_mlp, "):
         tune.read_settings(["--script", "nowhere.py", *line.split()[2:]])
 
 
 def test_the_search_does_not_import_jax_and_the_script_sees_the_devices():
-    program = "import sys, tune; tune.read_settings(sys.argv[1:]); print(sorted({'jax', 'jaxlib'} & set(sys.modules)))"
-    line = [sys.executable, "-c", program, "--search", "gamma=0.9..1", "--", "--num-devices"]
+    program = """
+import sys, tune
+line = ["--search", "gamma=0.9..1", "--", "--num-devices"]
+tune.read_settings([*line, "2"])
+print(sorted({"jax", "jaxlib"} & set(sys.modules)))
+tune.read_settings([*line, "3"])
+"""
     two = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run([*line, "2"], cwd=ROOT, env=two, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=two, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
-    done = subprocess.run([*line, "3"], cwd=ROOT, env=two, capture_output=True, text=True)
     assert done.returncode and "lowest values: --num-devices 3: use a number from 1 to 2" in done.stderr
 
 

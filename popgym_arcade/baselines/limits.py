@@ -27,6 +27,7 @@ class OneOf:
 Count = Annotated[int, Range(1)]
 NonNegativeInt = Annotated[int, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
+PositiveFraction = Annotated[float, Range(1e-6, 1)]
 Positive = Annotated[float, Range(1e-6)]
 NonNegative = Annotated[float, Range(0)]
 Precision = Annotated[str, OneOf(("float32", "bfloat16"))]

@@ -19,12 +19,18 @@ def group_size(num_minibatches: int, num_steps: int = 1) -> int:
 def shuffled(key: jax.Array, num_envs: int, num_steps: int, num_minibatches: int) -> tuple[jax.Array, jax.Array]:
     """Every step of every environment once, in random order: steps and environments, int32 [num_minibatches, G, n].
 
-    Environments are counted within their group. Pass num_steps=1 to shuffle whole environments.
+    Environments are counted within their group.
     """
     group = group_size(num_minibatches, num_steps)
     order = random_order(key, num_envs // group, group * num_steps)
     order = order.reshape(num_envs // group, num_minibatches, -1).swapaxes(0, 1)
     return order % num_steps, order // num_steps
+
+
+def shuffled_envs(key: jax.Array, num_envs: int, num_minibatches: int) -> jax.Array:
+    """Every environment once, in random order, int32 [num_minibatches, G, 1]: in each minibatch one of every group of
+    `num_minibatches` neighbours, counted within its group."""
+    return shuffled(key, num_envs, 1, num_minibatches)[1]
 
 
 def pick_steps(tree: Any, steps: jax.Array, envs: jax.Array) -> Any:
