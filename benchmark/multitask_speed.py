@@ -1,10 +1,10 @@
-"""What impala_popart.py gains in speed by training on several games in one program instead of on one after the other.
+"""How much faster impala_popart.py trains on several games in one program than on one after the other.
 
     python benchmark/multitask_speed.py --env-ids BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy
 
-Trains on each game alone and then on all together, a process for each, with the same flags; the rates are medians over
-the log points after the first. The last row is the time that as many steps of each game take one after the other, as a
-rate: the harmonic mean of the rates alone, and the sum of their compile seconds.
+Trains on each game alone and then on all together, in a process each, with the same flags; the rates are medians over
+the log points after the first. The last row is the rate of training on one game after the other, for as many steps of
+each: the harmonic mean of the single rates, and the sum of their compile seconds.
 """
 
 import statistics
@@ -21,9 +21,9 @@ class Args:
     env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
     """ids of the games"""
     flags: str = ""
-    """more flags for every training, as --flags="--memory MinGRU" """
+    """further flags for every training, as --flags="--memory MinGRU" """
     points: int = 6
-    """log points a process; the first is left out"""
+    """log points of each process, of which the first does not count"""
     point_steps: int = 8192
     """environment steps between log points"""
     out: str = "benchmark/results/multitask_speed.csv"
@@ -43,7 +43,7 @@ def main(args: Args) -> None:
 
 
 def one_after_the_other(rows: list[dict]) -> dict:
-    """The row of trainings on one game after the other, equally long, from theirs."""
+    """The row for training on one game after the other, equally long, from the rows of each."""
     rates = {
         name: round(statistics.harmonic_mean([row[name] for row in rows]))
         for name in ("steps_per_second", "slowest", "fastest")

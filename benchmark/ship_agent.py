@@ -71,7 +71,8 @@ def ship(args: Args) -> Path:
     except FileExistsError:
         raise UserError(f"{folder} exists already") from None
     about = json.loads((run / "args.json").read_text())
-    about["args"] |= {"run_dir": "runs", "resume": ""}  # paths of the machine it was trained on
+    about["args"] |= {"run_dir": "runs", "resume": ""}  # instead of paths of the machine it was trained on
+    about.pop("script_path", None)
     about["rounded_to_bits"] = args.bits
     (folder / "args.json").write_text(json.dumps(about, indent=2))
     script = Path(agent.script.__file__)

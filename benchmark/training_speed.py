@@ -1,4 +1,4 @@
-"""How fast the training scripts are, what they take, and how near they come to what the machine allows.
+"""How fast the training scripts are, how much memory they take, and how close they come to the machine's limits.
 
     python benchmark/training_speed.py --memories LRU MinGRU GRU --hidden-sizes 512 128
     python benchmark/training_speed.py --studies scripts compile parts arithmetic memory
@@ -56,7 +56,7 @@ SETTINGS = {
     "paper": ("pqn_rnn", f"{TWIN} --memory MinGRU --hidden-size 128 --num-minibatches 8 --encoder paper"),
     "published": ("pqn_rnn", f"{PUBLISHED} --num-envs 16 --num-minibatches 16"),
 }
-FASTEST = "fastest"  # one more setting: the quickest row of the study num_envs
+FASTEST = "fastest"  # one more setting: the fastest row of the study num_envs
 
 
 class UserError(Exception):
@@ -86,37 +86,37 @@ class Args:
     precisions: tuple[str, ...] = ("float32",)
     """num_envs: values of --precision"""
     minibatch_envs: int = 64
-    """memory, num_envs: most environments of a minibatch, so that what a gradient step needs stays within memory"""
+    """memory, num_envs: maximum number of environments in a minibatch, which limits the memory of a gradient step"""
     published_sps: float = 0.0
-    """num_envs: steps per second of the published script on this very device, for a column of ratios; 0: not known"""
+    """num_envs: steps per second of the published script on this device, for a column of ratios; 0: unknown"""
     target_steps: int = 10_000_000
     """target: steps of the training"""
     target_flags: str = "--env-id NavigatorEasy --partial-obs --num-envs 512 --num-minibatches 16 --precision bfloat16"
     """target: its flags for pqn_rnn.py"""
     peak_tflops: float = 0.0
-    """arithmetic: the vendor's peak in TFLOP/s, for a column beside the measured matrix rate; 0: none"""
+    """arithmetic: the vendor's peak in TFLOP/s, for a column next to the measured matrix rate; 0: none"""
     matrix_sizes: tuple[int, ...] = ()
-    """arithmetic: sides of the square matrices whose product is timed; none: what suits the device"""
+    """arithmetic: sides of the square matrices whose product is timed; none: sizes that suit the device"""
     repeats: int = 5
     """parts, arithmetic: timed calls of each program"""
     points: int = 6
-    """log points a process; the first is left out"""
+    """log points of each process, of which the first does not count"""
     point_steps: int = 4096
     """environment steps between log points, at least one update"""
     flags: str = ""
-    """more flags for every training but that of target, as --flags="--num-devices 1" """
+    """further flags for every training except the one of target, as --flags="--num-devices 1" """
     device: str = ""
-    """cpu or gpu; empty: what JAX takes by itself"""
+    """cpu or gpu; empty: the default of JAX"""
     out: str = "benchmark/results/training_speed"
     """folder that receives STUDY.csv and tables.md"""
     docs: str = ""
-    """page whose tables are filled in from the CSV files below OUT; nothing is measured"""
+    """page whose tables are filled in from the CSV files in OUT; nothing is measured"""
 
     def checked(self) -> "Args":
         """These arguments.
 
         Raises:
-            UserError: on a wrong value, before anything is measured or written.
+            UserError: for a wrong value, before anything is measured or written
         """
         choices = {"studies": STUDIES, "scripts": ALL_SCRIPTS, "settings": (*SETTINGS, FASTEST)}
         for name, known in choices.items():
@@ -142,7 +142,7 @@ class Args:
 # ----------------------------------------------------------------------------------------------- processes that measure
 
 
-# Runs a script as a command line does, then says what its accelerator has counted, 0 on a CPU.
+# Runs a script like the command line does, then prints the peak that its accelerator has counted, 0 on a CPU.
 AND_TELL = """
 import os, runpy, sys
 sys.argv = sys.argv[1:]
@@ -154,29 +154,29 @@ print("\\npeak", (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_i
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without a compilation cache, which would make compiling look quick."""
+    """This process's environment without a compilation cache, with which compiling would look fast."""
     return {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
 
 
 @dataclass(frozen=True)
 class Training:
-    """What one training left behind."""
+    """The results of one training."""
 
     scalars: dict[str, list[float]]
     """TensorBoard's curves by tag"""
     evaluations: list[dict]
     """rows of eval.csv"""
     seconds: float
-    """of the whole process, by the wall clock"""
+    """wall time of the whole process"""
     peak_memory_mb: int
-    """largest resident set; on an accelerator the device's own peak"""
+    """largest resident set, on an accelerator the device's own peak"""
 
 
 def train(script: str, flags: str) -> Training:
-    """Runs a training script, without evaluations and checkpoints on the way, in a process of its own.
+    """Runs a training script in a process of its own, without evaluations and checkpoints before the end.
 
     Raises:
-        RuntimeError: with its last line when the training fails.
+        RuntimeError: with its last line if the training fails
     """
     with tempfile.TemporaryDirectory() as folder:
         flags += f" --eval-every 0 --checkpoint-every 0 --run-dir {folder}"
@@ -208,7 +208,7 @@ def measure(script: str, flags: str, points: int, point_steps: int) -> dict:
     """Rate, compile seconds and peak memory of one training, in a process of its own.
 
     Raises:
-        RuntimeError: with its last line when the training fails.
+        RuntimeError: with its last line if the training fails
     """
     flags += f" --total-timesteps {points * point_steps} --log-every {point_steps} --eval-episodes 1"
     done = train(script, flags)
@@ -224,10 +224,10 @@ def measure(script: str, flags: str, points: int, point_steps: int) -> dict:
 
 
 def ask(what: str, script: str, flags: str, args: Args) -> dict:
-    """What `training_parts.py` finds out, in a process of its own.
+    """What `training_parts.py` measures, in a process of its own.
 
     Raises:
-        RuntimeError: with its last line when it fails.
+        RuntimeError: with its last line if it fails
     """
     line = [sys.executable, str(ROOT / "benchmark/training_parts.py"), "--what", what, "--script", script]
     line += [f"--flags={flags} {args.flags}", "--repeats", str(args.repeats)]
@@ -245,7 +245,7 @@ def ask(what: str, script: str, flags: str, args: Args) -> dict:
 
 
 def attempt(about: dict, function, *args) -> dict:
-    """The row of `function(*args)`, or of why it failed: what does not fit into memory is a result too."""
+    """The row of `function(*args)`, or the reason why it failed: not to fit into memory is a result too."""
     try:
         return about | function(*args)
     except RuntimeError as error:
@@ -253,14 +253,14 @@ def attempt(about: dict, function, *args) -> dict:
 
 
 def flags_of(script: str, args: Args, memory: str = "MinGRU") -> str:
-    """Flags with which a script trains on CartPoleEasy's partially observable twin, 128 px, its defaults else."""
+    """Flags with which a script trains on CartPoleEasy's partially observable twin, at 128 px and its defaults."""
     flags = {"ppo_continuous_action": "--env-id Pendulum-v1", "impala_popart": "--env-ids CartPoleEasy --partial-obs"}
     remember = f" --memory {memory} --hidden-size 128" if script in RECURRENT else ""
     return f"{flags.get(script, TWIN)}{remember} {args.flags}"
 
 
 def study_scripts(args: Args) -> Iterator[dict]:
-    """Every training script at its defaults, the recurrent ones with MinGRU at hidden size 128."""
+    """Every training script with its defaults, the recurrent ones with MinGRU and hidden size 128."""
     for script in args.scripts:
         flags = flags_of(script, args)
         if script in OFF_POLICY:  # so that the points after the first are of learning
@@ -278,7 +278,7 @@ def study_memories(args: Args) -> Iterator[dict]:
 
 
 def study_compile(args: Args) -> Iterator[dict]:
-    """Compile seconds of every script and memory, and what a warm `--compile-cache` leaves of them."""
+    """Compile seconds of every script and memory, without and with a warm `--compile-cache`."""
 
     def twice(script: str, memory: str) -> dict:
         with tempfile.TemporaryDirectory() as cache:  # empty, so the first finds nothing in it
@@ -306,7 +306,7 @@ def settings(args: Args) -> Iterator[tuple[str, str, str]]:
 
 
 def fastest_setting(out: Path) -> tuple[str, str]:
-    """Script and flags of the quickest row that the study num_envs has written."""
+    """Script and flags of the fastest row that the study num_envs has written."""
     rows = [row for row in read_table(out / "num_envs.csv") if row.get("steps_per_second")]
     if not rows:
         raise UserError(f"--settings {FASTEST}: {out / 'num_envs.csv'} has no row that worked")
@@ -320,12 +320,12 @@ def published_flags(num_envs, num_minibatches, precision: str) -> str:
 
 
 def minibatches_of(num_envs: int, args: Args) -> int:
-    """Minibatches of so many environments: the paper's sixteen, or as many more as MINIBATCH_ENVS asks for."""
+    """The number of minibatches: the paper's sixteen, or more if MINIBATCH_ENVS requires it."""
     return max(min(16, num_envs), -(-num_envs // args.minibatch_envs))
 
 
 def study_parts(args: Args) -> Iterator[dict]:
-    """Milliseconds of an update and of its parts; "memory" is within forward and backward."""
+    """Milliseconds of an update and of its parts; "memory" is part of forward and backward."""
     for name, script, flags in settings(args):
         try:
             found = ask("parts", script, flags, args)
@@ -338,7 +338,7 @@ def study_parts(args: Args) -> Iterator[dict]:
 
 
 def study_arithmetic(args: Args) -> Iterator[dict]:
-    """The steps a second that the measured rate of matrix products allows, and the share of them that is reached."""
+    """The steps per second that the measured rate of matrix products allows, and the fraction that is reached."""
 
     def compare(script: str, flags: str) -> dict:
         found = ask("arithmetic", script, flags, args)
@@ -362,7 +362,7 @@ def study_arithmetic(args: Args) -> Iterator[dict]:
 
 
 def study_memory(args: Args) -> Iterator[dict]:
-    """Peak memory over environments and steps, beside what the script expects before it compiles."""
+    """Peak memory over environments and steps, next to what the script expects before it compiles."""
 
     def compare(script: str, flags: str, update_size: int) -> dict:
         expected = ask("memory", script, flags, args)["bytes"] / 2**20
@@ -395,7 +395,7 @@ def study_num_envs(args: Args) -> Iterator[dict]:
 
 
 def study_target(args: Args) -> Iterator[dict]:
-    """A whole training: seconds by the wall clock, all in all, and the greedy return beside the random policy's."""
+    """A whole training: its wall time, and the greedy return next to the random policy's."""
 
     def whole() -> dict:
         steps = f" --total-timesteps {args.target_steps} --log-every {max(1, args.target_steps // 10)}"
@@ -433,7 +433,7 @@ MACHINE_COLUMNS = ("cores", "machine", "cpu", "python", "jax", "device")
 
 @functools.lru_cache
 def machine() -> dict[str, str | int]:
-    """MACHINE_COLUMNS, what was measured on. A process asks JAX, so that this one keeps off the device's memory."""
+    """MACHINE_COLUMNS. Another process asks JAX, so that this one does not take memory of the device."""
     line = "import jax; print(jax.devices()[0].device_kind)"
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     said = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, env=environment).stdout
@@ -451,7 +451,7 @@ def machine() -> dict[str, str | int]:
 
 
 def write_table(out: Path, rows: list[dict]) -> None:
-    """The rows as CSV, with what they were measured on in every one."""
+    """Writes the rows as CSV, each with the machine it was measured on."""
     columns = dict.fromkeys(itertools.chain(*rows))  # a row that failed has other ones
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="") as file:
@@ -467,7 +467,7 @@ def read_table(path: Path) -> list[dict]:
 
 
 def markdown(path: Path) -> str:
-    """The table of a CSV file, what it was measured on below it; a line in its place if there is no such file."""
+    """The table of a CSV file with the machine below it, or a line that says there is no such file."""
     if not path.exists():
         return "Not measured yet.\n"
     rows = read_table(path)
@@ -478,7 +478,7 @@ def markdown(path: Path) -> str:
 
 
 def cell(text: str) -> str:
-    """A value of a table; whole numbers of a thousand and more with commas."""
+    """A value of a table, with commas in whole numbers of a thousand or more."""
     return f"{int(text):,}" if text.isdigit() else text.replace("|", "\\|")
 
 
@@ -491,19 +491,19 @@ def measured_on(row: dict) -> str:
 
 
 def all_tables(out: Path) -> str:
-    """Markdown of the tables of every study that a folder has."""
+    """Markdown of the tables of all studies in a folder."""
     found = [name for name in STUDIES if (out / f"{name}.csv").exists()]
     return "\n".join(f"## {name}\n\n{markdown(out / f'{name}.csv')}" for name in found)
 
 
 def filled(page: str, out: Path) -> str:
-    """The page with what stands between `<!-- table: NAME -->` and `<!-- end -->` taken from OUT/NAME.csv."""
+    """The page with everything between `<!-- table: NAME -->` and `<!-- end -->` replaced from OUT/NAME.csv."""
     places = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
     return places.sub(lambda place: f"{place[1]}\n{markdown(out / f'{place[2]}.csv')}\n{place[3]}", page)
 
 
 def main(args: Args) -> bool:
-    """Measures, or fills in a page; whether nothing failed."""
+    """Measures, or fills in a page; returns whether nothing failed."""
     args, failed = args.checked(), 0
     if args.docs:
         page = Path(args.docs)

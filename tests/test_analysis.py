@@ -174,7 +174,7 @@ def test_a_pattern_that_matches_nothing_is_one_line_and_exit_code_2(name, tmp_pa
 
 @pytest.fixture
 def idea(tmp_path, monkeypatch):
-    """The run of a modified script on an environment of its author's. Both files are in the run folder alone."""
+    """The run of a modified script on its author's own environment. Both files exist only in the run folder."""
     ideas = tmp_path / "ideas"
     ideas.mkdir()
     source = (ROOT / "pqn_mlp.py").read_text().replace(SQUARED, "optax.huber_loss(q, target).mean()")
@@ -195,7 +195,7 @@ def idea(tmp_path, monkeypatch):
 
 
 def test_a_run_of_a_modified_copy_is_analysed_from_any_folder(idea, tmp_path):
-    """The script has a name that is no identifier, and a flag that the repository's script does not have."""
+    """The script has a name that is not an identifier, and a flag that the repository's script does not have."""
     assert {"my-idea.py", "lamp_games.py", "args.json", "checkpoints"} == {path.name for path in idea.iterdir()}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -212,7 +212,7 @@ def test_a_run_of_a_modified_copy_is_analysed_from_any_folder(idea, tmp_path):
 
 
 def test_runs_of_different_versions_of_a_script_are_each_read_by_their_own(run, tmp_path, capsys):
-    """The other version negates the network's output, and its run has a negated head: both play alike."""
+    """The other version negates the network's output, and its run has a negated head: both play the same."""
     changed = shutil.copytree(run, tmp_path / "changed")
     source = (changed / "pqn_mlp.py").read_text()
     assert source.count("q=self.head(x)") == 1
@@ -240,7 +240,7 @@ def test_runs_of_different_versions_of_a_script_are_each_read_by_their_own(run, 
 
 
 def refused(words, out, **changes):
-    """evaluate.py refuses in one line with these words, and leaves nothing."""
+    """evaluate.py refuses in one line with these words, and leaves nothing behind."""
     with pytest.raises(UserError, match=words) as error:
         evaluate.main(evaluate.Args(out=str(out), **changes))
     assert "\n" not in str(error.value) and not out.exists()
@@ -293,7 +293,7 @@ def test_another_environment_has_to_fit(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", PLAYERS)
-def test_every_script_that_plays_hands_on_checkpoint_environment_and_twin(name, run):
+def test_every_script_that_plays_passes_on_checkpoint_environment_and_twin(name, run):
     module = importlib.import_module(name)
     cases = {"no sound checkpoint of step 3": {"step": 3}, "--twin mdp: CartPole-v1 has no twins": {"twin": "mdp"}}
     for words, changes in (cases | {"observations of shape": {"env_id": "Acrobot-v1"}}).items():
@@ -340,7 +340,7 @@ def test_the_parameters_a_training_began_with_follow_from_its_arguments(two_seed
     assert params_at(agent, STEP) is agent.params
 
 
-def test_damaged_checkpoints_are_passed_over(run, tmp_path):
+def test_damaged_checkpoints_are_skipped(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run")
     agent = load_agent(copied)
     save_checkpoint(copied, agent.saved, 2 * STEP, {"params": jax.tree.map(lambda x: 2 * x, agent.params)})
@@ -413,7 +413,7 @@ def test_an_existing_folder_is_never_written_to(run, tmp_path):
     assert not (tmp_path / "unused").exists()
 
 
-def test_default_folders_of_the_same_second_differ(tmp_path, monkeypatch):
+def test_default_folders_made_in_the_same_second_differ(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda _: "now")
     for name in ("evaluate-now", "evaluate-now-2", "evaluate-now-3"):
@@ -438,7 +438,7 @@ def test_intervals_cover_the_mean_in_95_of_100(monkeypatch):
     assert interval(np.array([3.0])) == (3, 3) and interval(np.full(5, 0.1)) == (0.1, 0.1)
 
 
-def test_of_equally_many_seeds_the_statistics_are_rliables_own():
+def test_with_equally_many_seeds_the_statistics_are_rliables_own():
     rng = np.random.default_rng(0)
     one, other = rng.normal(1, 1, (6, 3)), rng.normal(0, 1, (8, 3))
 
@@ -452,7 +452,7 @@ def test_of_equally_many_seeds_the_statistics_are_rliables_own():
     np.testing.assert_allclose([found.low, found.high], bounds["gap"][:, 0], atol=0.1)  # other resamples
 
 
-def test_a_seed_more_or_less_does_not_change_an_ids_weight():
+def test_one_seed_more_or_less_does_not_change_the_weight_of_an_id():
     ids = [np.zeros(2), np.ones(4), np.full(4, 5.0)]
     matrices = matrices_of(ids)
     assert [matrix.shape for matrix in matrices] == [(2, 1), (4, 2)]

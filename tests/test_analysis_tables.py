@@ -112,7 +112,7 @@ def test_all_ids_together_have_a_line_if_there_are_several(tmp_path):
     assert found == {"A": "0.500", "B": "0.500 (0.250 to 0.750)", "all": "0.500"}
 
 
-def test_seeds_of_a_memory_are_told_apart_by_their_first_frame(tmp_path):
+def test_a_memorys_seeds_and_their_shares_of_the_first_frame_are_listed(tmp_path):
     about = dict.fromkeys(recall_density.AGENT_COLUMNS, "1") | AGENT | {"twin": "pomdp"}
     rows = [
         about | {"memory": memory, "seed": seed, "return_mean": seed, "first_frame": seed / 1000}

@@ -41,7 +41,7 @@ PIXELS = {"env_id": "SkittlesEasy", "partial_obs": True}
     [("pqn_mlp", PIXELS), ("ppo_mlp", {}), ("pqn_rnn", {"memory": "MLP"}), ("ppo_continuous_action", {})],
 )
 @pytest.mark.parametrize("kind", ["noise", "permutation"])
-def test_without_memory_nothing_is_left_after_the_frame(folder, name, changes, kind):
+def test_without_memory_nothing_remains_after_the_frame(folder, name, changes, kind):
     """Exactly zero, whatever the strength."""
     effects = found_of(agent_of(folder, name, **changes), kind).effects
     defined = {measure: values for measure, values in effects.items() if not np.isnan(values).all()}
@@ -116,7 +116,7 @@ def test_episodes_count_while_they_last(folder):
     assert contamination.reaching([short, cut], "permutation", ARGS) == [cut]
 
 
-def test_what_no_episode_reaches_is_left_out_and_told(folder, tmp_path, capsys):
+def test_a_change_that_no_episode_reaches_is_left_out_and_reported(folder, tmp_path, capsys):
     runs = tuple(str(agent_of(folder, name).folder) for name in ("pqn_mlp", "ppo_continuous_action"))
     args = dataclasses.replace(ARGS, runs=runs, at=150, out=str(tmp_path / "out"))  # CartPole is over by then
     out = contamination.main(args)
@@ -215,7 +215,7 @@ def test_the_script_writes_tables_and_pictures(folder, tmp_path, capsys):
         ("abcd", {"X, mdp": set("abcd"), "X, pomdp": set("abcd")}),
     ],
 )
-def test_of_many_groups_a_panel_has_a_line_for_each_agent(memories, panels):
+def test_with_many_groups_a_panel_has_a_line_for_each_agent(memories, panels):
     rows = [
         {"env_id": "X", "twin": twin, "kind": "noise", "strength": strength, "lag": lag, "episodes": 2}
         | {"group": f"X, {memory}, {twin}"}

@@ -26,7 +26,7 @@ def chain(seed=0):
     return {"Dense_0": rng.normal(size=(6, 3, 3, 3)), "Dense_1": rng.normal(size=(5, 2, 2, 6))}
 
 
-def test_by_index_the_distances_are_those_of_a_loop():
+def test_distances_by_index_are_those_of_a_loop():
     one, other = chain(0), chain(1)
     for layer, (order, distances) in matched(one, other, layers_of("patch"), "index").items():
         assert (order == np.arange(len(order))).all()
@@ -45,7 +45,7 @@ def test_the_hungarian_method_finds_the_best_of_all_orders():
     assert distances.sum() < by_index.sum()
 
 
-def test_networks_that_differ_in_their_order_alone_have_no_distance():
+def test_networks_that_differ_only_in_their_order_have_no_distance():
     """The second layer's input channels follow the first layer's filters."""
     one, order = chain(), np.array([3, 1, 5, 0, 2, 4])
     other = {"Dense_0": one["Dense_0"][order], "Dense_1": one["Dense_1"][[4, 2, 0, 1, 3]][..., order]}
@@ -71,7 +71,7 @@ def test_layers_that_are_added_share_an_order():
 
 @pytest.mark.parametrize(("name", "encoder"), [("ppo_mlp", "patch"), ("pqn_rnn", "paper"), ("impala_popart", "impala")])
 def test_every_filter_of_every_script_is_found(name, encoder, tmp_path):
-    """Their weights, and each where the picture is read: a patch's as they lie in the picture."""
+    """With its weights in the places of the picture that they read, also those of a patch."""
     folder = untrained(name, tmp_path, encoder=encoder, **PIXELS)
     agent = agent_in(folder)
     filters = filter_comparison.filters_of(agent)
@@ -154,14 +154,14 @@ def test_pairs_of_one_seed_began_with_the_same_filters(runs, tmp_path):
     assert {float(r["distance_sum"]) for r in rows if r["step"] == "0"} == {0.0}
 
 
-def test_damaged_checkpoints_are_passed_over(runs, tmp_path):
+def test_damaged_checkpoints_are_left_out(runs, tmp_path):
     folder = shutil.copytree(runs[1], tmp_path / "damaged")
     (folder / "checkpoints" / "128" / "sha256.json").unlink()
     found = filter_comparison.snapshots_of([folder], Args(runs=()))
     assert [(each.agent.args.seed, each.step) for each in found] == [(0, 0), (1, 0), (0, 64), (1, 64)]
 
 
-def test_groups_of_different_scripts_are_told_by_what_they_share(runs, tmp_path):
+def test_groups_of_different_scripts_are_named_by_arguments_that_both_have(runs, tmp_path):
     agents = [load_agent(folder) for folder in (runs[0], untrained("pqn_mlp", tmp_path, **PIXELS))]
     assert filter_comparison.group_names(agents, "env_id") == ["CartPoleEasy"] * 2
     names = filter_comparison.group_names(agents, "")
@@ -199,7 +199,7 @@ def test_flags_are_checked_first(changes, words):
         Args(runs=("nowhere",), **changes).checked()
 
 
-def test_a_filter_is_drawn_where_it_lies():
+def test_filters_are_drawn_in_rows():
     filters = np.zeros((9, 4, 4, 3))
     filters[8, 1, 2] = 0, 3, 0
     sheet = filter_comparison.on_one_picture(filters)

@@ -165,7 +165,7 @@ def test_ids_without_twins_and_runs_without_evaluation_are_left_out_in_one_line(
     assert values_of(out) == pytest.approx(HAND_MADE)
 
 
-def test_unequal_trainings_are_told(tmp_path, capsys):
+def test_trainings_of_different_lengths_are_reported(tmp_path, capsys):
     hand_made(tmp_path / "runs")
     run = next((tmp_path / "runs").glob("Nav*mdp*none*"))
     write_rows(run / "eval.csv", EVAL, [(50, 0, "NavigatorEasy", False, "greedy", 32, 0.5)])
@@ -192,7 +192,7 @@ def test_tables_of_evaluate_count_before_the_runs_own(tmp_path):
 
 
 def damaged(folder):
-    """A folder of each kind of bad input, beside sound runs in `runs`."""
+    """A folder of each kind of bad input, next to sound runs in `runs`."""
     hand_made(folder / "runs")
     twice = write_run(folder / "twice", "pqn_rnn", "GRU", "NavigatorEasy", "mdp", [0.5], time="20260102-000000")
     write_run(folder / "vectors", "pqn_rnn", "GRU", "CartPole-v1", "full", [1.0])

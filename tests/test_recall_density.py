@@ -41,7 +41,7 @@ def test_densities_of_complete_episodes_sum_to_one(folder):
 
 
 def test_the_norm_is_the_one_of_the_saliency(folder):
-    """Of frames, with padding: an episode of SkittlesEasy that is shorter than the shortest program."""
+    """With frames and padding: the episode of SkittlesEasy is shorter than the shortest program."""
     agent = agent_of(folder, env_id="SkittlesEasy", partial_obs=True)
     (trajectory,) = record(agent, jax.random.key(1), 1, 5)
     maps = saliency.gradient_saliency(agent, trajectory).maps[-1]
@@ -49,7 +49,7 @@ def test_the_norm_is_the_one_of_the_saliency(folder):
     np.testing.assert_allclose(recall_density.recall_density(agent, trajectory), norms / norms.sum(), rtol=1e-3)
 
 
-def test_l1_is_the_sum_of_sizes(folder):
+def test_l1_is_the_sum_of_absolute_values(folder):
     agent = agent_of(folder)
     (trajectory,) = record(agent, jax.random.key(2), 1, 4)
     network = agent.script.make_actor(agent.args)[0]
@@ -65,14 +65,14 @@ def test_l1_is_the_sum_of_sizes(folder):
 
 
 @pytest.mark.parametrize("name", ["pqn_mlp", "ppo_continuous_action"])
-def test_without_memory_all_is_at_the_end(folder, name):
+def test_without_memory_everything_is_at_the_end(folder, name):
     agent = agent_of(folder, name)
     (trajectory,) = record(agent, jax.random.key(0), 1)
     delta = recall_density.recall_density(agent, trajectory)
     assert delta[-1] == 1 and not delta[:-1].any() and len(delta) > 5
 
 
-def test_an_episode_that_nothing_matters_to_has_no_density(folder):
+def test_an_episode_in_which_nothing_matters_has_no_density(folder):
     agent = agent_of(folder)
     nothing = dataclasses.replace(agent, params=jax.tree.map(np.zeros_like, agent.params))
     (trajectory,) = record(nothing, jax.random.key(0), 1, 3)
@@ -84,7 +84,7 @@ def test_an_episode_that_nothing_matters_to_has_no_density(folder):
 
 
 def test_a_saturated_policy_still_has_a_density(folder):
-    """Its gradients are so small that their squares are no float32."""
+    """Its gradients are so small that their squares underflow in float32."""
     agent = bold(agent_of(folder, "ppo_rnn"), 1e3)
     (trajectory,) = record(agent, jax.random.key(0), 1, 8)
     faint = dataclasses.replace(agent, params=jax.tree_util.tree_map_with_path(faintly, agent.params))

@@ -43,14 +43,14 @@ def cells(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("after", "bad"), [([0.9, 1.0, 0.95, 1.0], 0), ([0.5, 0.4, 0.6, 0.5], 1), ([1.0, 0.2, 1.0, 1.0], 0)]
 )
-def test_only_what_is_worse_beyond_doubt_is_called_so(after, bad, tmp_path):
+def test_only_a_clear_loss_is_called_worse(after, bad, tmp_path):
     write_run(tmp_path / "before/run", [1.0, 0.95, 1.0, 0.9])
     write_run(tmp_path / "after/run", after)
     table, found = compare(tmp_path)
     assert found == bad and ("worse" in table) == bool(bad) and "| pqn_rnn | GRU | CartPoleEasy | mdp |" in table
 
 
-def test_to_learn_more_slowly_is_worse_though_the_end_is_the_same(tmp_path):
+def test_learning_more_slowly_is_worse_even_with_the_same_end(tmp_path):
     write_run(tmp_path / "before/run", [1.0, 1.0, 1.0, 1.0], half=0.8)
     write_run(tmp_path / "after/run", [1.0, 1.0, 1.0, 1.0], half=0.2)
     table, bad = compare(tmp_path)
@@ -66,7 +66,7 @@ def test_to_learn_more_slowly_is_worse_though_the_end_is_the_same(tmp_path):
     ]
 
 
-def test_what_is_not_worse_with_other_seeds_too_is_not_worse(tmp_path, capsys):
+def test_a_training_is_worse_only_if_other_seeds_agree(tmp_path, capsys):
     good, bad = [1.0, 0.95, 1.0, 0.9], [0.5, 0.4, 0.6, 0.5]
     for name, by_memory in {"a": (good, good), "b": (bad, good), "c": (good, bad), "d": (bad, bad)}.items():
         for memory, finals in zip(("GRU", "LRU"), by_memory, strict=True):
@@ -85,13 +85,13 @@ def test_what_is_not_worse_with_other_seeds_too_is_not_worse(tmp_path, capsys):
         regression.Args(("a",), ("b",), again_after=("c",)).checked()
 
 
-def test_a_return_that_is_no_number_is_worse(tmp_path):
+def test_a_return_of_nan_is_worse(tmp_path):
     write_run(tmp_path / "before/run", [1.0, 0.95, 1.0, 1.0])
     write_run(tmp_path / "after/run", [float("nan"), 0.95, 1.0, 1.0])
     assert compare(tmp_path)[1] == 1
 
 
-def test_tasks_of_one_run_are_compared_apart_and_what_is_missing_counts(tmp_path):
+def test_tasks_of_one_run_are_compared_separately_and_missing_ones_count(tmp_path):
     write_run(tmp_path / "before/run", [0.0, 0.0], tasks=("A", "B"))
     write_run(tmp_path / "before/other", [0.0, 0.0], memory="LRU")
     write_run(tmp_path / "after/run", [0.0, 0.5], tasks=("A", "B"))

@@ -56,7 +56,7 @@ def cells_of(folder: Path, **args) -> list[report.Cell]:
 
 
 def lines_of(markdown: str) -> list[dict]:
-    """The lines of a table by their heads."""
+    """The lines of a table, by column."""
     head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
     return [dict(zip(head, line, strict=True)) for line in lines]
 
@@ -141,7 +141,7 @@ def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):
     assert report.minutes_at(run) == pytest.approx({0: 0, 100: 2, 200: 5})
 
 
-def test_a_task_has_its_part_of_the_minutes_of_several():
+def test_a_task_gets_its_part_of_the_minutes_of_several():
     rows = [{"policy": "greedy", "global_step": n, "task_steps": n // 4, "minutes": n / 100} for n in (400, 800)]
     cell = report.Cell("Task", "mdp", "GRU", tuple(row | {"seed": "0"} for row in rows))
     assert list(cell.minutes(np.array([100, 200]))) == [1, 2]
@@ -257,7 +257,7 @@ def test_a_profile_is_the_share_of_runs_above_each_return(tmp_path):
 
 
 def test_time_and_speed_of_all_ids_together(tmp_path, monkeypatch):
-    """Two ids trained apart, and by one agent for both, whose time is told once and is half each one's."""
+    """Two ids trained apart, and by one agent for both, whose time counts once, and half of it for each."""
     columns = ("global_step", "seed", "env_id", "task", "partial_obs", "policy", "return_mean")
     for name, ids, length in (("a", ["CartPoleEasy"], 1), ("b", ["SkittlesEasy"], 3), ("both", 2 * [0], 6)):
         ids = ["CartPoleEasy", "SkittlesEasy"] if name == "both" else ids
@@ -314,7 +314,7 @@ def test_the_same_table_gives_the_same_files(tmp_path):
     assert Path(f"{out}.png").stat().st_size > 10_000
 
 
-def test_a_table_grows_by_more_runs(tmp_path):
+def test_a_table_can_be_extended_by_more_runs(tmp_path):
     def of(value):
         return [(0, 0, "random", 0.1), (100, 0, "greedy", value)]
 
@@ -331,7 +331,7 @@ def test_a_table_grows_by_more_runs(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_the_order_of_runs_changes_nothing_and_what_a_seed_lacks_is_not_told_of_all(tmp_path):
+def test_the_order_of_runs_changes_nothing_and_a_column_needs_all_seeds(tmp_path):
     for seed, value in ((10, 0.5), (2, 0.25)):
         write_run(tmp_path, f"a{seed}", "GRU", [(0, seed, "random", 0.0), (100, seed, "greedy", value)])
     rows = report.collect(report.Args(runs=(f"{tmp_path}/*",), out="x"))
@@ -401,7 +401,7 @@ def test_a_refusal_on_the_command_line(tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "there is no such page" in done.stderr
 
 
-def test_no_page_is_written_where_another_cannot_be(tmp_path):
+def test_no_page_is_written_if_another_cannot_be(tmp_path):
     (tmp_path / "table.md").write_text("| a |\n")
     text = "<!-- report: table.md -->\n<!-- end -->\n"
     (tmp_path / "first.md").write_text(text)
@@ -419,7 +419,7 @@ def test_a_tiny_axis_is_widened():
 
 
 def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
-    """A run on two tasks beside runs on each alone: steps are those of the task, a seed may come in each."""
+    """A run on two tasks next to runs on each alone: steps are those of the task, and each may have the same seed."""
     columns = ("global_step", "seed", "env_id", "task", "partial_obs", "policy", "return_mean")
 
     def write(name, group, tasks, rows):

@@ -91,7 +91,7 @@ def test_gradient_saliency_equals_an_unrolled_loop(folder, name, memory):
 
 
 @pytest.mark.parametrize("memory", ["MinGRU", "GRU", "LRU", "Attention"])
-def test_nothing_before_an_episodes_start_matters(folder, memory):
+def test_nothing_before_the_start_of_an_episode_matters(folder, memory):
     agent = agent_in(untrained("pqn_rnn", folder, memory=memory))
     trajectory = trajectory_of(agent, 6)
     broken = dataclasses.replace(trajectory, start=np.arange(6) % 3 == 0)
@@ -161,7 +161,7 @@ def test_perturbation_saliency_equals_a_loop(folder, name, lag):
     assert np.sqrt(found.policy.max()) > 1e-4 * np.abs(policy).max()
 
 
-def test_a_past_frame_perturbed_does_not_matter_without_memory(folder):
+def test_perturbing_a_past_frame_does_not_matter_without_memory(folder):
     agent = pixel_agent(folder, "pqn_mlp", "")
     trajectory = trajectory_of(agent, 4)
     now, before = (saliency.perturbation_saliency(agent, trajectory, lag=lag, stride=40) for lag in (0, 1))
@@ -196,7 +196,7 @@ def test_the_script_writes_pictures_and_numbers_of_both_twins(folder, tmp_path, 
         saliency.main(args)
 
 
-def test_observations_that_are_no_frames(folder, tmp_path):
+def test_observations_that_are_not_frames(folder, tmp_path):
     for env_id in ("CartPole-v1", "Breakout-MinAtar"):
         run = untrained("pqn_rnn", folder, env_id=env_id)
         out = saliency.main(Args(runs=(str(run),), out=str(tmp_path / env_id), steps=5))
@@ -254,7 +254,7 @@ def test_runs_with_the_same_name_do_not_overwrite_each_other(folder, tmp_path):
     assert {"same.html", "same-2.html"} <= {path.name for path in out.iterdir()}
 
 
-def test_what_the_episode_does_not_have_is_refused(folder, tmp_path):
+def test_steps_the_episode_does_not_have_are_refused(folder, tmp_path):
     run, out = pixel_agent(folder).folder, str(tmp_path / "out")
     args = {"runs": (str(run),), "out": out, "kind": ("perturbation",), "steps": 120}
     for changes, words in (({"at": 119}, "--at 119: the episode"), ({"lag": (0, 110)}, "--lag 110: the episode")):
@@ -272,7 +272,7 @@ def test_observations_of_any_shape_become_pictures():
         pictures = saliency.pictures_of(obs)
         assert pictures.shape == (6, *size, 3) and pictures.dtype == np.uint8 and np.ptp(pictures) > 0
     still = np.zeros((6, 10, 10, 4))
-    still[:, 3, 4, 2] = 1  # what never moves is seen too
+    still[:, 3, 4, 2] = 1  # what never moves is visible too
     assert saliency.pictures_of(still)[:, 3, 4].any() and not saliency.pictures_of(still)[:, 0, 0].any()
 
 
@@ -316,7 +316,7 @@ return sum;
 
 
 def test_the_page_moves_in_a_browser(folder, tmp_path, browser):
-    """A trained look is not needed for it: the numbers on the page are those of the maps."""
+    """The numbers on the page are those of the maps."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
@@ -349,21 +349,21 @@ def test_the_page_moves_in_a_browser(folder, tmp_path, browser):
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
-def test_the_page_needs_nothing_else(folder, tmp_path):
+def test_the_page_is_self_contained(folder, tmp_path):
     found = saliency.gradient_saliency(pixel_agent(folder), trajectory_of(pixel_agent(folder), 2))
     saliency.write_page(tmp_path / "page.html", [found])
     text = (tmp_path / "page.html").read_text()
     assert "http:" not in text and "https:" not in text and "src=" not in text and text.count("data:image/png") == 3
 
 
-def test_the_steps_shown_have_both_ends():
+def test_the_steps_shown_include_both_ends():
     assert saliency.recent(40, 6) == [0, 18, 36, 37, 38, 39] and saliency.recent(1, 6) == [0]
     assert saliency.recent(40, 5) == [0, 36, 37, 38, 39] and saliency.recent(4, 8) == [0, 1, 2, 3]
     assert saliency.spread(40, 4) == [0, 13, 26, 39] and saliency.spread(3, 8) == [0, 1, 2]
     assert saliency.spread(1, 8) == [0]
 
 
-def test_the_flag_twins_is_twin():
+def test_twins_is_another_name_of_the_flag_twin():
     import tyro
 
     assert tyro.cli(Args, args=["--twins", "both"]).twin == "both"

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from untrained_agents import untrained
 
 import evaluate
 import saliency
@@ -51,6 +52,21 @@ def test_the_skittles_agent_plays_as_promised_and_uses_past_frames():
     (trajectory,) = record(agent, jax.random.key(0), 1, 12)
     shares = saliency.gradient_saliency(agent, trajectory).shares[-1]
     assert shares[:-1].sum() > 0.15 and shares[-4:].sum() > 0.6
+
+
+def test_a_shipped_copy_is_loaded_like_a_run_and_reveals_nothing_about_the_machine(tmp_path):
+    run = untrained("pqn_mlp", tmp_path / "runs")
+    (run / "eval.csv").write_text("global_step,seed,policy,return_mean\n0,0,random,20.0\n")
+    folder = ship_agent.ship(ship_agent.Args(run=str(run), out=str(tmp_path / "agents"), episodes=2))
+    assert {path.name for path in folder.iterdir()} == {"args.json", "checkpoints", "eval.csv"}  # no copy of the script
+    for path in folder.rglob("*"):
+        assert path.is_dir() or not re.search(rb"/(work|tmp|home|root)/", path.read_bytes()), path
+    agent, copy = load_agent(run), load_agent(folder)
+    assert copy.script is agent.script and copy.step == agent.step
+    for one, other in zip(*(jax.tree.leaves(x.params) for x in (agent, copy)), strict=True):
+        np.testing.assert_array_equal(ship_agent.rounded(one, 8), other)
+    with (folder / "eval.csv").open() as file:
+        assert [row["policy"] for row in csv.DictReader(file)] == ["random", "greedy"]
 
 
 def test_rounding_keeps_what_matters():

@@ -261,7 +261,7 @@ def test_the_pages_have_the_tables_of_the_files(path):
     assert all(name.startswith("gpu/") for name in missing)
 
 
-def test_a_table_is_filled_in_and_again(tmp_path):
+def test_a_table_is_filled_in_repeatedly(tmp_path):
     training_speed.write_table(tmp_path / "gpu/target.csv", [{"wall_seconds": 170.5, "steps": 10000000}])
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- table: gpu/target -->\n<!-- end -->\nb\n<!-- table: parts -->\nold\n<!-- end -->\nc\n")
