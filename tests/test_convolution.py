@@ -62,7 +62,8 @@ def test_bytes_count_as_zero_to_one_however_many_are_read_at_once(frames):
     layer = weighted(lambda kernel, x: convolution.convolve(x, kernel, (2, 2), pool=(2, 2)), weights)
     (_, got), gradient = layer(kernel, obs, to=0)
     (_, want), float_gradient = layer(kernel, obs.astype(jnp.float32) / 255, to=0)
-    np.testing.assert_allclose(got, want, atol=1e-6)
+    # sums of 75 products of numbers up to 4: how a busy machine cuts them into parts decides their last bits
+    np.testing.assert_allclose(got, want, atol=1e-5)
     np.testing.assert_allclose(gradient, float_gradient, atol=1e-4)
     parts = convolution.split(obs, convolution.at_once(obs))
     np.testing.assert_array_equal(convolution.join(parts), obs)

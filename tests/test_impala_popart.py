@@ -18,6 +18,9 @@ import evaluate
 import impala_popart
 import saliency
 from impala_popart import PopArt, Transition
+from popgym_arcade.analysis.agents import load_agent, load_agents
+from popgym_arcade.analysis.trajectories import record
+from popgym_arcade.analysis.twins import in_twins
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import MAX_INT
@@ -460,18 +463,18 @@ def test_the_tools_ask_each_task_of_a_checkpoint(tmp_path):
     found = [(row["run"].removeprefix(f"{run.name}__"), row["env_id"], row["twin"]) for row in rows]
     assert found == [(name, name, twin) for name in TWO["env_ids"] for twin in ("mdp", "pomdp")]
     assert all(row["global_step"] == str(STEP) and float(row["length_mean"]) <= 5 for row in rows)
-    agent = evaluate.load_agents((str(run),))[1]
-    with pytest.raises(evaluate.UserError, match="--env-ids 'Nope' is unknown"):
-        evaluate.in_twins(agent, "own", "Nope")
-    assert evaluate.in_twins(agent, "own", "TetrisEasy")[0].args.env_id == "TetrisEasy"
+    agent = load_agents((str(run),))[1]
+    with pytest.raises(UserError, match="--env-ids 'Nope' is unknown"):
+        in_twins(agent, "own", "Nope")
+    assert in_twins(agent, "own", "TetrisEasy")[0].args.env_id == "TetrisEasy"
 
 
 def test_saliency_has_a_policy_map_and_a_value_map_of_each_task(tmp_path):
     run = untrained("impala_popart", tmp_path, **TWO)
-    agents = saliency.load_agents((str(run),))
+    agents = load_agents((str(run),))
     values = []
     for agent in agents:
-        (trajectory,) = saliency.record(agent, jax.random.key(0), 1, steps=2)
+        (trajectory,) = record(agent, jax.random.key(0), 1, steps=2)
         found = saliency.perturbation_saliency(agent, trajectory, stride=30)
         assert found.policy.max() > 0 and found.value.max() > 0
         values.append(found.value)
@@ -481,8 +484,8 @@ def test_saliency_has_a_policy_map_and_a_value_map_of_each_task(tmp_path):
 def test_saliency_reads_the_previous_reward_where_the_network_does(tmp_path):
     """The values at each step are those of the network that played, which the residual network says of rewards too."""
     changes = {"env_ids": ("CartPoleEasy",), "encoder": "impala", "reward_scales": (100.0,)}
-    agent = saliency.load_agent(untrained("impala_popart", tmp_path, **changes))
-    (trajectory,) = saliency.record(agent, jax.random.key(0), 1, steps=3)
+    agent = load_agent(untrained("impala_popart", tmp_path, **changes))
+    (trajectory,) = record(agent, jax.random.key(0), 1, steps=3)
     found = saliency.gradient_saliency(agent, trajectory)
     np.testing.assert_allclose(trajectory.prev_reward, [0, *trajectory.reward[:2]])
     assert trajectory.reward[0] == pytest.approx(100 / 200)
