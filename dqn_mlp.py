@@ -6,7 +6,7 @@ Papers: Mnih et al. 2015, "Human-level control through deep reinforcement learni
 Run:    python dqn_mlp.py --env-id CartPoleEasy
 Page:   docs/dqn_mlp.md
 
-Shapes: T steps of a rollout, E environments, B steps of a batch from the buffer, A actions, H hidden; time first.
+Shapes: T steps of a rollout, E environments, B steps of a batch from the buffer, A actions; time first.
 `terminated[t]` and `truncated[t]` follow `action[t]`.
 """
 
@@ -26,7 +26,7 @@ from popgym_arcade.baselines.arguments import ArcadeArgs, is_arcade
 from popgym_arcade.baselines.devices.mesh import anywhere, spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, Fraction, NonNegativeInt, OneOf, Positive, Precision
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, nan_if_zero, repeat
@@ -34,6 +34,7 @@ from popgym_arcade.baselines.running.records import say
 from popgym_arcade.baselines.running.run import Run
 
 POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
+LOSSES = ("td_loss", "q_values", "grad_norm")
 MIN_PRIORITY = 1e-6  # of a step without an error, so that it can be sampled again
 
 
@@ -44,7 +45,7 @@ MIN_PRIORITY = 1e-6  # of a step without an error, so that it can be sampled aga
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: Fraction = 1e-4
+    learning_rate: UnitInterval = 1e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly to zero"""
@@ -62,25 +63,25 @@ class Args(ArcadeArgs):
     """steps of all environments together for each gradient step; divides NUM_ENVS or is a multiple of it"""
     batch_size: Count = 64
     """steps sampled from the buffer for a gradient step"""
-    gamma: Fraction = 0.99
+    gamma: UnitInterval = 0.99
     """discount"""
     target_network_frequency: Count = 500
     """steps of all environments together between two updates of the target network"""
-    tau: Fraction = 1.0
+    tau: UnitInterval = 1.0
     """weight of the new parameters in an update of the target network"""
     max_grad_norm: Positive = 0.5
     """clip gradients to this global norm"""
-    start_e: Fraction = 1.0
+    start_e: UnitInterval = 1.0
     """epsilon at the first step"""
-    end_e: Fraction = 0.05
+    end_e: UnitInterval = 0.05
     """epsilon after the exploration fraction"""
-    exploration_fraction: Fraction = 0.3
+    exploration_fraction: UnitInterval = 0.3
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     prioritized: bool = False
     """sample steps with large errors more often, and weight their losses down"""
-    prioritized_replay_alpha: Fraction = 0.6
+    prioritized_replay_alpha: UnitInterval = 0.6
     """exponent of the errors in the sampling probabilities; 0 is uniform (with PRIORITIZED)"""
-    prioritized_replay_beta: Fraction = 0.4
+    prioritized_replay_beta: UnitInterval = 0.4
     """exponent of the weights at the first step; it rises linearly to 1 (with PRIORITIZED)"""
     hidden_size: Count = 256
     """width of the two hidden layers"""
@@ -108,7 +109,7 @@ class Args(ArcadeArgs):
 
     @property
     def minibatch_shape(self) -> tuple[int, int]:
-        """A minibatch as [1, B] steps."""
+        """A minibatch as [1, B] steps, for the memory estimate."""
         return 1, self.batch_size
 
     @property
@@ -285,7 +286,7 @@ class Transition(Step):
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "replay.experience.")  # leaves with an environment axis
+    OF_ENVS: ClassVar = ("actor.", "replay.experience.")  # fields whose arrays have a leading axis E
 
     params: Any
     target_params: Any
@@ -399,7 +400,8 @@ def make_train(args: Args):
         """Half the weighted mean squared distance of Q(s, a) to the targets [B]; mean Q, and the errors [B]."""
         _, output = forward(network, params, (), obs[None])
         q = jnp.take_along_axis(output.q[0], action[:, None], axis=-1)[:, 0]
-        return 0.5 * (weight * jnp.square(q - target)).mean(), (q.mean(), jnp.abs(q - target))
+        td_loss = 0.5 * (weight * jnp.square(q - target)).mean()
+        return td_loss, ({"td_loss": td_loss, "q_values": q.mean()}, jnp.abs(q - target))
 
     def descend(state: TrainState, grads, index) -> TrainState:
         """One step of the optimizer, which the target network follows."""
@@ -423,13 +425,12 @@ def make_train(args: Args):
         target = batch.reward + args.gamma * value
         weight = importance_weights(sample.probabilities, beta_at(args, state.update)) if args.prioritized else 1.0
         inputs = obs, batch.action, target, weight
-        (td_loss, (q_mean, error)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *inputs)
-        learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.tree.norm(grads)}
+        (_, (learned, error)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *inputs)
         state = descend(state, grads, index).replace(key=key)
         if args.prioritized:
             priority = jnp.where(weight > 0, error + MIN_PRIORITY, 0)
             state = state.replace(replay=buffer.set_priorities(state.replay, sample.indices, priority))
-        return state, jax.tree.map(jnp.add, sums, learned)
+        return state, jax.tree.map(jnp.add, sums, learned | {"grad_norm": optax.tree.norm(grads)})
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
@@ -442,7 +443,7 @@ def make_train(args: Args):
         gradient_steps = jnp.where(anywhere(buffer.can_sample(replay)), args.gradient_steps, 0)
         key, learn_key = jax.random.split(state.key)
         learner = state.replace(replay=replay, actor=actor, key=learn_key)
-        nothing = dict.fromkeys(("td_loss", "q_values", "grad_norm"), jnp.float32(0))
+        nothing = dict.fromkeys(LOSSES, jnp.float32(0))
         learner, learned = jax.lax.fori_loop(0, gradient_steps, learn, (learner, nothing))
         state = learner.replace(key=key, update=state.update + 1)
         return state, learned | {"gradient_steps": gradient_steps} | episode_sums(rollout)
@@ -456,11 +457,9 @@ def make_train(args: Args):
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     updates, gradient_steps = step // args.update_size, nan_if_zero(sums["gradient_steps"])
-    points = {f"losses/{name}": sums[name] / gradient_steps for name in ("td_loss", "q_values", "grad_norm")}
-    points |= episode_curves(sums)
-    points["charts/epsilon"] = epsilon_at(args, updates - 1)
-    points["charts/learning_rate"] = learning_rate_at(args, updates - 1)
-    return points
+    points = {f"losses/{name}": sums[name] / gradient_steps for name in LOSSES}
+    points |= episode_curves(sums) | {"charts/epsilon": epsilon_at(args, updates - 1)}
+    return points | {"charts/learning_rate": learning_rate_at(args, updates - 1)}
 
 
 def without_replay(args: Args, state: TrainState) -> TrainState:

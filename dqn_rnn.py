@@ -5,7 +5,7 @@ Papers: Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Rei
 Run:    python dqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
 Page:   docs/dqn_rnn.md
 
-Shapes: T steps of a sequence, E environments, B sequences of a batch, A actions, H hidden; time first.
+Shapes: T steps of a sequence, E environments, B sequences of a batch, A actions; time first.
 `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
@@ -26,7 +26,7 @@ from popgym_arcade.baselines.arguments import ArcadeArgs, is_arcade
 from popgym_arcade.baselines.devices.mesh import anywhere, spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, Fraction, NonNegativeInt, OneOf, Positive, Precision
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
@@ -35,6 +35,7 @@ from popgym_arcade.baselines.running.records import say
 from popgym_arcade.baselines.running.run import Run
 
 POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
+LOSSES = ("td_loss", "q_values", "grad_norm")
 MIN_PRIORITY = 1e-6  # of a sequence without an error, so that it can be sampled again
 SHARE_OF_MAX = 0.9  # of a sequence's largest error in its priority; the rest is the mean error (R2D2)
 
@@ -46,7 +47,7 @@ SHARE_OF_MAX = 0.9  # of a sequence's largest error in its priority; the rest is
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: Fraction = 2e-4
+    learning_rate: UnitInterval = 2e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly to zero"""
@@ -70,25 +71,25 @@ class Args(ArcadeArgs):
     """sequences sampled from the buffer for a gradient step"""
     n_step: Count = 5
     """rewards in a target before the value it bootstraps from; fewer at the end of a sequence"""
-    gamma: Fraction = 0.99
+    gamma: UnitInterval = 0.99
     """discount"""
     target_network_frequency: Count = 1_000
     """steps of all environments together between two updates of the target network"""
-    tau: Fraction = 1.0
+    tau: UnitInterval = 1.0
     """weight of the new parameters in an update of the target network"""
     max_grad_norm: Positive = 0.5
     """clip gradients to this global norm"""
-    start_e: Fraction = 1.0
+    start_e: UnitInterval = 1.0
     """epsilon at the first step"""
-    end_e: Fraction = 0.05
+    end_e: UnitInterval = 0.05
     """epsilon after the exploration fraction"""
-    exploration_fraction: Fraction = 0.3
+    exploration_fraction: UnitInterval = 0.3
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     prioritized: bool = False
     """sample sequences with large errors more often, and weight their losses down"""
-    prioritized_replay_alpha: Fraction = 0.6
+    prioritized_replay_alpha: UnitInterval = 0.6
     """exponent of the errors in the sampling probabilities; 0 is uniform (with PRIORITIZED)"""
-    prioritized_replay_beta: Fraction = 0.4
+    prioritized_replay_beta: UnitInterval = 0.4
     """exponent of the weights at the first step; it rises linearly to 1 (with PRIORITIZED)"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
     """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
@@ -125,7 +126,7 @@ class Args(ArcadeArgs):
 
     @property
     def minibatch_shape(self) -> tuple[int, int]:
-        """T and B of a minibatch; its burn-in, which has no gradient, is left out."""
+        """T and B of a minibatch, for the memory estimate; the burn-in has no gradient and is left out."""
         return self.num_steps, self.batch_size
 
     @property
@@ -147,8 +148,7 @@ class Args(ArcadeArgs):
         least = self.sequence_segments * self.update_size
         for flag, steps in (("--buffer-size", self.buffer_size), ("--total-timesteps", self.total_timesteps)):
             if steps < least:
-                sequences = f"a sequence in every environment takes {least} steps"
-                raise UserError(f"{flag} {steps}: {sequences}, use {least} or more")
+                raise UserError(f"{flag} {steps}: a sequence in every environment takes {least} steps, use no fewer")
         most = self.buffer_length * self.update_size
         if self.learning_starts > most:
             raise UserError(f"--learning-starts {self.learning_starts}: the buffer holds {most} steps, use no more")
@@ -196,10 +196,12 @@ class QNetwork(nn.Module):
     pixels: bool
 
     def setup(self):
-        args, dtype = self.args, jnp.dtype(self.args.precision)
+        args, dtype, window = self.args, jnp.dtype(self.args.precision), self.args.burn_in + self.args.num_steps
         input_size = (512 if self.pixels else 256) + args.prev_action * self.num_actions
         self.encode = Encoder(args.encoder if self.pixels else "dense", dtype)
-        self.remember = Memory(MEMORIES[args.memory], input_size, args.hidden_size, args.burn_in + args.num_steps)
+        self.remember = Memory(
+            MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=window
+        )
         self.norm = nn.LayerNorm()
         self.head = nn.Dense(self.num_actions)
 
@@ -299,7 +301,7 @@ class Actor:
     """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array
+    obs: jax.Array  # after an episode's end, the first of the next
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     start: jax.Array  # bool
@@ -357,7 +359,7 @@ class Transition(Step):
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "replay.experience.")  # leaves with an environment axis
+    OF_ENVS: ClassVar = ("actor.", "replay.experience.")  # fields whose arrays have a leading axis E
 
     params: Any
     target_params: Any
@@ -518,7 +520,8 @@ def make_train(args: Args):
         q = jnp.take_along_axis(all_q, steps.action[..., None], axis=-1)[..., 0]
         error = jnp.abs(q - target)
         priority = SHARE_OF_MAX * error.max(axis=0) + (1 - SHARE_OF_MAX) * error.mean(axis=0)
-        return 0.5 * (weight * jnp.square(error)).mean(), (q.mean(), priority)
+        td_loss = 0.5 * (weight * jnp.square(error)).mean()
+        return td_loss, ({"td_loss": td_loss, "q_values": q.mean()}, priority)
 
     def descend(state: TrainState, grads, index) -> TrainState:
         """One step of the optimizer, which the target network follows."""
@@ -543,13 +546,12 @@ def make_train(args: Args):
         _, target_next_q = read_sequence(network, state.target_params, *inputs)
         weight = importance_weights(sample.probabilities, beta_at(args, state.update)) if args.prioritized else 1.0
         rest = inputs, steps, target_next_q, weight
-        (td_loss, (q_mean, priority)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *rest)
-        learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.tree.norm(grads)}
+        (_, (learned, priority)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *rest)
         state = descend(state, grads, index).replace(key=key)
         if args.prioritized:
             priority = jnp.where(weight > 0, priority + MIN_PRIORITY, 0)
             state = state.replace(replay=buffer.set_priorities(state.replay, sample.indices, priority))
-        return state, jax.tree.map(jnp.add, sums, learned)
+        return state, jax.tree.map(jnp.add, sums, learned | {"grad_norm": optax.tree.norm(grads)})
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
@@ -563,7 +565,7 @@ def make_train(args: Args):
         gradient_steps = jnp.where(anywhere(buffer.can_sample(replay)), args.gradient_steps, 0)
         key, learn_key = jax.random.split(state.key)
         learner = state.replace(replay=replay, actor=actor, key=learn_key)
-        nothing = dict.fromkeys(("td_loss", "q_values", "grad_norm"), jnp.float32(0))
+        nothing = dict.fromkeys(LOSSES, jnp.float32(0))
         learner, learned = jax.lax.fori_loop(0, gradient_steps, learn, (learner, nothing))
         state = learner.replace(key=key, update=state.update + 1)
         return state, learned | {"gradient_steps": gradient_steps} | episode_sums(rollout)
@@ -577,11 +579,9 @@ def make_train(args: Args):
 def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     updates, gradient_steps = step // args.update_size, nan_if_zero(sums["gradient_steps"])
-    points = {f"losses/{name}": sums[name] / gradient_steps for name in ("td_loss", "q_values", "grad_norm")}
-    points |= episode_curves(sums)
-    points["charts/epsilon"] = epsilon_at(args, updates - 1)
-    points["charts/learning_rate"] = learning_rate_at(args, updates - 1)
-    return points
+    points = {f"losses/{name}": sums[name] / gradient_steps for name in LOSSES}
+    points |= episode_curves(sums) | {"charts/epsilon": epsilon_at(args, updates - 1)}
+    return points | {"charts/learning_rate": learning_rate_at(args, updates - 1)}
 
 
 def without_replay(args: Args, state: TrainState) -> TrainState:

@@ -6,7 +6,7 @@ Papers: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importa
 Run:    python impala_popart.py --env-ids BreakoutEasy CartPoleEasy --value-normalization popart
 Page:   docs/impala_popart.md
 
-Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden, N tasks; time first.
+Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, N tasks; time first.
 Environment e plays task e % N. `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`,
 `truncated[t]` follow `action[t]`.
 """
@@ -32,7 +32,7 @@ from popgym_arcade.baselines.devices.mesh import anywhere, leaf_name
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import ParallelEnvs, in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, OneOf, Positive, Precision, Range
+from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, Range, UnitInterval
 from popgym_arcade.baselines.networks.convolution import convolve, max_pool
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
@@ -62,7 +62,7 @@ class Args(ArcadeArgs):
     """rewards are then clipped to [-REWARD_CLIP, REWARD_CLIP]; 0: not clipped"""
     optimizer: Annotated[str, OneOf(("adam", "rmsprop"))] = "adam"
     """adam or rmsprop (decay 0.99)"""
-    learning_rate: Fraction = 5e-4
+    learning_rate: UnitInterval = 5e-4
     """learning rate of the optimizer"""
     anneal_lr: bool = True
     """lower the learning rate linearly, to zero at the end of the training"""
@@ -76,9 +76,9 @@ class Args(ArcadeArgs):
     """passes over a rollout"""
     actor_lag: Annotated[int, Range(0, 1000)] = 0
     """play with the parameters of this many updates ago; all since then are kept, also in checkpoints"""
-    gamma: Fraction = 0.99
+    gamma: UnitInterval = 0.99
     """discount"""
-    vtrace_lambda: Fraction = 0.95
+    vtrace_lambda: UnitInterval = 0.95
     """lambda of V-trace: 1 is IMPALA's, lower values rely more on the value estimates"""
     rho_clip: NonNegative = 1.0
     """largest importance weight of a step's own error, and of its policy gradient"""
@@ -92,7 +92,7 @@ class Args(ArcadeArgs):
     """clip gradients to this global norm"""
     value_normalization: Annotated[str, OneOf(("none", "popart"))] = "none"
     """none, or popart: values by the mean and deviation of each task's targets, advantages by the deviation"""
-    popart_beta: Fraction = 3e-4
+    popart_beta: UnitInterval = 3e-4
     """step size of these moving statistics; gradient step n uses 1 / n as long as that is larger"""
     memory: Annotated[str, OneOf(("none", *MEMORIES))] = "none"
     """memory model: none (two hidden layers instead), MinGRU or one of memax (LRU, GRU, FFM, ...)"""
@@ -136,7 +136,7 @@ class Args(ArcadeArgs):
 
     @property
     def minibatch_shape(self) -> tuple[int, int]:
-        """T and B of a minibatch."""
+        """T and B of a minibatch, for the memory estimate."""
         return self.num_steps, self.num_envs // self.num_minibatches
 
     def check(self) -> None:
@@ -286,7 +286,14 @@ class ActorCritic(nn.Module):
         else:
             features = 512 if self.pixels and not residual else 256
             input_size = features + args.prev_action * (self.num_actions + residual)
-            self.remember = Memory(MEMORIES[args.memory], input_size, args.hidden_size, window=args.num_steps)
+            self.remember = Memory(
+                MEMORIES[args.memory],
+                input_size,
+                args.hidden_size,
+                output_size=256,
+                num_layers=2,
+                window=args.num_steps,
+            )
             self.norm = nn.LayerNorm()
         self.policy = nn.Dense(self.num_actions, kernel_init=orthogonal(0.01))
         # values start at 0, so the first targets, and PopArt's first statistics, are those of the rewards alone
@@ -501,7 +508,7 @@ class Actor:
     """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any  # of several tasks, a tuple with the states of each
-    obs: jax.Array
+    obs: jax.Array  # after an episode's end, the first of the next
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     prev_reward: jax.Array  # in the units of the learned rewards
@@ -534,7 +541,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # leaves with an environment axis
+    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
 
     params: Any  # {"params": weights, "popart": {"statistics": PopArt}}
     past: Any  # the parameters before each of the last `actor_lag` updates, [actor_lag, ...], the oldest first

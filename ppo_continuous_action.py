@@ -26,7 +26,7 @@ from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
 from popgym_arcade.baselines.environment import in_parallel
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, Positive, Precision
+from popgym_arcade.baselines.limits import Count, NonNegative, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
 from popgym_arcade.baselines.running.run import Run
@@ -44,7 +44,7 @@ class Args(RunArgs):
     ACTIONS: ClassVar[type] = spaces.Box
     env_id: str = "Pendulum-v1"
     """id of the environment: one of gymnax with Box actions, or MODULE:CLASS of your own"""
-    learning_rate: Fraction = 3e-4
+    learning_rate: UnitInterval = 3e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly, to zero at the end of the training"""
@@ -56,9 +56,9 @@ class Args(RunArgs):
     """minibatches of a rollout; each holds NUM_ENVS * NUM_STEPS / NUM_MINIBATCHES steps"""
     update_epochs: Count = 4
     """passes over a rollout"""
-    gamma: Fraction = 0.99
+    gamma: UnitInterval = 0.99
     """discount"""
-    gae_lambda: Fraction = 0.95
+    gae_lambda: UnitInterval = 0.95
     """lambda of generalised advantage estimation"""
     norm_obs: bool = True
     """give the network observations of running mean 0 and variance 1, clipped to [-10, 10]"""
@@ -90,7 +90,7 @@ class Args(RunArgs):
 
     @property
     def minibatch_shape(self) -> tuple[int, int]:
-        """A minibatch as [1, B] steps."""
+        """A minibatch as [1, B] steps, for the memory estimate."""
         return 1, self.update_size // self.num_minibatches
 
     def check(self) -> None:
@@ -281,7 +281,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_sum")  # leaves with an environment axis
+    OF_ENVS: ClassVar = ("actor.", "reward_sum")  # fields whose arrays have a leading axis E
 
     params: Any  # {"params": weights, "moments": of the observations}
     opt_state: Any

@@ -4,7 +4,7 @@ Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://
 Run:   python ppo_mlp.py --env-id CartPoleEasy
 Page:  docs/ppo_mlp.md
 
-Shapes: T steps of a rollout, E environments, B steps of a minibatch, A actions, H hidden; time first.
+Shapes: T steps of a rollout, E environments, B steps of a minibatch, A actions; time first.
 `terminated[t]` and `truncated[t]` follow `action[t]`.
 """
 
@@ -25,7 +25,7 @@ from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, OneOf, Positive, Precision
+from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
@@ -43,7 +43,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: Fraction = 2.5e-4
+    learning_rate: UnitInterval = 2.5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly, to zero at the end of the training"""
@@ -55,9 +55,9 @@ class Args(ArcadeArgs):
     """minibatches of a rollout; each holds NUM_ENVS * NUM_STEPS / NUM_MINIBATCHES steps"""
     update_epochs: Count = 4
     """passes over a rollout"""
-    gamma: Fraction = 0.99
+    gamma: UnitInterval = 0.99
     """discount"""
-    gae_lambda: Fraction = 0.95
+    gae_lambda: UnitInterval = 0.95
     """lambda of generalised advantage estimation"""
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
@@ -89,7 +89,7 @@ class Args(ArcadeArgs):
 
     @property
     def minibatch_shape(self) -> tuple[int, int]:
-        """A minibatch as [1, B] steps."""
+        """A minibatch as [1, B] steps, for the memory estimate."""
         return 1, self.update_size // self.num_minibatches
 
     def check(self) -> None:
@@ -273,7 +273,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # leaves with an environment axis
+    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
 
     params: Any
     opt_state: Any

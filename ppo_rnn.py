@@ -4,7 +4,7 @@ Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://
 Run:   python ppo_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
 Page:  docs/ppo_rnn.md
 
-Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden; time first.
+Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions; time first.
 `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
@@ -25,7 +25,7 @@ from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, Fraction, NonNegative, OneOf, Positive, Precision
+from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
@@ -44,7 +44,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: Fraction = 2.5e-4
+    learning_rate: UnitInterval = 2.5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly, to zero at the end of the training"""
@@ -56,9 +56,9 @@ class Args(ArcadeArgs):
     """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
     update_epochs: Count = 4
     """passes over a rollout"""
-    gamma: Fraction = 0.99
+    gamma: UnitInterval = 0.99
     """discount"""
-    gae_lambda: Fraction = 0.95
+    gae_lambda: UnitInterval = 0.95
     """lambda of generalised advantage estimation"""
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
@@ -94,7 +94,7 @@ class Args(ArcadeArgs):
 
     @property
     def minibatch_shape(self) -> tuple[int, int]:
-        """T and B of a minibatch."""
+        """T and B of a minibatch, for the memory estimate."""
         return self.num_steps, self.num_envs // self.num_minibatches
 
     def check(self) -> None:
@@ -161,7 +161,9 @@ class Tower(nn.Module):
         args, dtype = self.args, jnp.dtype(self.args.precision)
         input_size = (512 if self.pixels else 256) + args.prev_action * self.num_actions
         self.encode = Encoder(args.encoder if self.pixels else "dense", dtype)
-        self.remember = Memory(MEMORIES[args.memory], input_size, args.hidden_size, window=args.num_steps)
+        self.remember = Memory(
+            MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=args.num_steps
+        )
         self.norm = nn.LayerNorm()
         self.head = nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.scale))
 
@@ -267,7 +269,7 @@ class Actor:
     """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array
+    obs: jax.Array  # after an episode's end, the first of the next
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     start: jax.Array  # bool
@@ -298,7 +300,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # leaves with an environment axis
+    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
 
     params: Any
     opt_state: Any

@@ -4,7 +4,7 @@ Paper: Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", htt
 Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
 Page:  docs/pqn_rnn.md
 
-Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, H hidden; time first.
+Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions; time first.
 `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
@@ -23,7 +23,7 @@ from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
-from popgym_arcade.baselines.limits import Count, Fraction, OneOf, Positive, PositiveFraction, Precision
+from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
@@ -31,6 +31,7 @@ from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums
 from popgym_arcade.baselines.running.run import Run
 
 POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
+LOSSES = ("td_loss", "q_values", "grad_norm")
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -40,13 +41,13 @@ POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: Fraction = 1.4e-3
+    learning_rate: UnitInterval = 1.4e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
     """anneal the learning rate linearly"""
-    learning_rate_end: Fraction = 0.0
+    learning_rate_end: UnitInterval = 0.0
     """learning rate at the end of the annealing"""
-    anneal_fraction: PositiveFraction = 1.0
+    anneal_fraction: PositiveUnitInterval = 1.0
     """fraction of TOTAL_TIMESTEPS over which the learning rate falls"""
     num_envs: Count = 32
     """parallel environments"""
@@ -56,17 +57,17 @@ class Args(ArcadeArgs):
     """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
     update_epochs: Count = 2
     """passes over a rollout"""
-    gamma: Fraction = 0.99
+    gamma: UnitInterval = 0.99
     """discount"""
-    q_lambda: Fraction = 0.87
+    q_lambda: UnitInterval = 0.87
     """lambda of the Q(lambda) returns"""
     max_grad_norm: Positive = 10.0
     """clip gradients to this global norm"""
-    start_e: Fraction = 1.0
+    start_e: UnitInterval = 1.0
     """epsilon at the first step"""
-    end_e: Fraction = 0.05
+    end_e: UnitInterval = 0.05
     """epsilon after the exploration fraction"""
-    exploration_fraction: Fraction = 0.6
+    exploration_fraction: UnitInterval = 0.6
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
     """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
@@ -88,7 +89,7 @@ class Args(ArcadeArgs):
 
     @property
     def minibatch_shape(self) -> tuple[int, int]:
-        """T and B of a minibatch."""
+        """T and B of a minibatch, for the memory estimate."""
         return self.num_steps, self.num_envs // self.num_minibatches
 
     def check(self) -> None:
@@ -141,7 +142,9 @@ class QNetwork(nn.Module):
         args, dtype = self.args, jnp.dtype(self.args.precision)
         input_size = (512 if self.pixels else 256) + args.prev_action * self.num_actions
         self.encode = Encoder(args.encoder if self.pixels else "dense", dtype)
-        self.remember = Memory(MEMORIES[args.memory], input_size, args.hidden_size, window=args.num_steps)
+        self.remember = Memory(
+            MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=args.num_steps
+        )
         self.norm = nn.LayerNorm()
         self.head = nn.Dense(self.num_actions)
 
@@ -183,15 +186,15 @@ def q_lambda_returns(rollout: "Transition", next_value: jax.Array, gamma: float,
     R_t = r_t + gamma (1 - terminated_t) ((1 - lambda) v_t + lambda R_{t+1}), v_t = next_value[t] = max_a Q(s_{t+1}, a),
     and R = v after the last step. After a truncated step, `final_value` takes the place of both.
     """
-    value = jnp.where(rollout.truncated, rollout.final_value, next_value)
+    bootstrap = jnp.where(rollout.truncated, rollout.final_value, next_value)
 
     def backward(next_return, now):
-        step, value = now
-        mixed = jnp.where(step.truncated, value, (1 - q_lambda) * value + q_lambda * next_return)
+        step, bootstrap = now
+        mixed = jnp.where(step.truncated, bootstrap, (1 - q_lambda) * bootstrap + q_lambda * next_return)
         this_return = step.reward + gamma * jnp.where(step.terminated, 0.0, mixed)
         return this_return, this_return
 
-    return jax.lax.scan(backward, value[-1], (rollout, value), reverse=True)[1]
+    return jax.lax.scan(backward, bootstrap[-1], (rollout, bootstrap), reverse=True)[1]
 
 
 def epsilon_at(args: Args, update: jax.Array) -> jax.Array:
@@ -213,7 +216,7 @@ class Actor:
     """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array
+    obs: jax.Array  # after an episode's end, the first of the next
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     start: jax.Array  # bool
@@ -243,7 +246,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # leaves with an environment axis
+    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
 
     params: Any
     opt_state: Any
@@ -336,7 +339,8 @@ def make_train(args: Args):
         """Half the mean squared distance of Q(s_t, a_t) to the targets [T, B]."""
         _, output = forward(network, params, carry, batch.obs, batch.prev_action, batch.start)
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
-        return 0.5 * jnp.square(q - target).mean(), q.mean()
+        td_loss = 0.5 * jnp.square(q - target).mean()
+        return td_loss, {"td_loss": td_loss, "q_values": q.mean()}
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
@@ -352,10 +356,9 @@ def make_train(args: Args):
             params, opt_state = learner
             batch, batch_target = pick_envs((rollout, target), envs)
             carry = pick_envs(state.actor.carry, envs, axis=0)
-            (td_loss, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, batch_target)
+            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, batch_target)
             updates, opt_state = optimizer.update(grads, opt_state, params)
-            learned = {"td_loss": td_loss, "q_values": q_mean, "grad_norm": optax.tree.norm(grads)}
-            return (optax.apply_updates(params, updates), opt_state), learned
+            return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
         orders = [shuffled_envs(epoch_key, args.num_envs, args.num_minibatches) for epoch_key in epoch_keys]
@@ -373,11 +376,9 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
     updates = step // args.update_size
     gradient_steps = updates * args.update_epochs * args.num_minibatches
-    points = {f"losses/{name}": sums[name] / sums["updates"] for name in ("td_loss", "q_values", "grad_norm")}
-    points |= episode_curves(sums)
-    points["charts/epsilon"] = epsilon_at(args, updates - 1)
-    points["charts/learning_rate"] = learning_rate_at(args, gradient_steps - 1)
-    return points
+    points = {f"losses/{name}": sums[name] / sums["updates"] for name in LOSSES}
+    points |= episode_curves(sums) | {"charts/epsilon": epsilon_at(args, updates - 1)}
+    return points | {"charts/learning_rate": learning_rate_at(args, gradient_steps - 1)}
 
 
 def main(args: Args) -> Path:

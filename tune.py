@@ -9,7 +9,7 @@ A trial trains all seeds together in one environment after the other, each train
 greedy return, scaled so that the random policy has 0 and the best possible is 1, averaged over seeds and environments.
 Bad trials are pruned by their intermediate evaluations. A folder keeps `study.db` (SQLite), `trials.csv` and `runs/`.
 
-Nothing here imports JAX, not even through popgym_arcade: on a GPU this process would take memory from the trainings.
+Nothing here imports JAX, not even through popgym_arcade: on a GPU this process would take memory from the runs.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ class Args:
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
     """flags of the script in every trial: those after -- on the command line"""
     seed: int = 0
-    """first seed of the trainings, and seed of the sampler"""
+    """first seed of the runs, and seed of the sampler"""
     num_seeds: int = 2
     """seeds of every training"""
     sampler: str = "tpe"
@@ -159,7 +159,7 @@ def best_returns(args: Args) -> dict[str, float]:
 
 def ask(script: str, lines: list[list[str]]) -> tuple[dict[str, str], str]:
     """What a script's types are called, and its objection to one of the command lines, or nothing. See ASK."""
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # it sees the devices that trainings see
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # it sees the devices that the runs see
     path = script_path(script)
     line = [sys.executable, "-c", ASK, str(path.parent), path.stem, json.dumps(lines), str(ROOT)]
     done = subprocess.run(line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)

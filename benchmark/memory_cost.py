@@ -73,7 +73,14 @@ def milliseconds(program, inputs: tuple, repeats: int) -> float:
 
 def measure(name: str, args: Args) -> dict:
     """The row of one memory."""
-    memory = Memory(MEMORIES[name], input_size=FEATURES, hidden_size=args.hidden_size, window=args.num_steps)
+    memory = Memory(
+        MEMORIES[name],
+        input_size=FEATURES,
+        hidden_size=args.hidden_size,
+        output_size=256,
+        num_layers=2,
+        window=args.num_steps,
+    )
     init_key, x_key = jax.random.split(jax.random.key(0))
     carry = memory.initial_carry(args.num_envs)
     x = jax.random.normal(x_key, (args.num_steps, args.num_envs, FEATURES))  # [T, E, F]

@@ -221,7 +221,7 @@ def test_runs_of_different_versions_of_a_script_are_each_read_by_their_own(run, 
     params = jax.tree_util.tree_map_with_path(negated, load_agent(run).params)
     capsys.readouterr()
     saved = load_agent(changed).saved
-    assert capsys.readouterr().err == f"pqn_mlp.py has changed since this run: executing {changed / 'pqn_mlp.py'}\n"
+    assert capsys.readouterr().err == f"{ROOT}/pqn_mlp.py differs from this run's script: executing {changed / 'pqn_mlp.py'}\n"
     save_checkpoint(changed, saved, 2 * STEP, {"params": params})
 
     patterns = str(run), str(changed)
@@ -256,7 +256,7 @@ def test_what_is_not_a_run_is_refused(run, tmp_path):
     for i, text in enumerate(("", "[]", "{}", '{"script": 3}', '{"script": "evaluate", "args": {}}')):
         (tmp_path / str(i)).mkdir()
         (tmp_path / str(i) / "args.json").write_text(text)
-        words = "evaluate.py, which is not a training script" if "evaluate" in text else broken
+        words = "evaluate.py is not a training script: it has no" if "evaluate" in text else broken
         refused(words, out, runs=(str(tmp_path / str(i)),))
 
 

@@ -69,7 +69,7 @@ def test_the_layers_equal_those_of_memax(layer, size):
 @pytest.mark.parametrize("name", MEMORIES)
 def test_no_memory_decomposes_matrices(name):
     """jaxlib's CPU backend can wait for ever when several batches are decomposed at once."""
-    memory = Memory(MEMORIES[name], input_size=4, hidden_size=16, window=3)
+    memory = Memory(MEMORIES[name], input_size=4, hidden_size=16, output_size=256, num_layers=2, window=3)
     carry, x, start = memory.initial_carry(2), jnp.zeros((3, 2, 4)), jnp.zeros((3, 2), bool)
     params = jax.eval_shape(memory.init, jax.random.key(0), carry, x, start)
     step = jax.grad(lambda params: memory.apply(params, carry, x, start)[1].sum())

@@ -11,7 +11,7 @@ from popgym_arcade.baselines.networks.memory import MEMORIES, Memory, MinGRU
 @pytest.mark.parametrize("name", MEMORIES)
 def test_memory_step_by_step_equals_the_sequence(name):
     steps, batch, size = 12, 3, 5
-    memory = Memory(MEMORIES[name], input_size=size, hidden_size=16, window=steps)
+    memory = Memory(MEMORIES[name], input_size=size, hidden_size=16, output_size=256, num_layers=2, window=steps)
     x = jax.random.normal(jax.random.key(0), (steps, batch, size))
     start = jnp.zeros((steps, batch), bool).at[0].set(True).at[4, 0].set(True).at[5:7, 1].set(True)
     carry = memory.initial_carry(batch)
@@ -42,7 +42,7 @@ def test_memory_step_by_step_equals_the_sequence(name):
 
 @pytest.mark.parametrize("name", ["MinGRU", "GRU", "LRU"])
 def test_no_two_weights_of_a_memory_come_from_one_key(name):
-    memory = Memory(MEMORIES[name], input_size=16, hidden_size=16, window=4)
+    memory = Memory(MEMORIES[name], input_size=16, hidden_size=16, output_size=256, num_layers=2, window=4)
     args = memory.initial_carry(1), jnp.zeros((1, 1, 16)), jnp.ones((1, 1), bool)
     weights = memory.init(jax.random.key(0), *args)["params"]["weights"]
     matrices = [np.asarray(w).real.ravel() for w in weights.values() if w.ndim == 2 and w.size == 256]

@@ -108,7 +108,7 @@ def test_a_run_folder_has_the_script_that_made_it(run):
 
 def test_a_changed_copy_is_what_is_executed(run, tmp_path, capsys):
     copied = shutil.copytree(run, tmp_path / "run")
-    changed = (copied / "pqn_mlp.py").read_text().replace("gamma: Fraction = 0.99", "gamma: Fraction = 0.5")
+    changed = (copied / "pqn_mlp.py").read_text().replace("gamma: UnitInterval = 0.99", "gamma: UnitInterval = 0.5")
     (copied / "pqn_mlp.py").write_text(changed)
     module = run_scripts.load_script(copied)
     assert module is not pqn_mlp and module.Args.gamma == 0.5 and run_scripts.load_script(copied) is module

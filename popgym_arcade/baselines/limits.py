@@ -1,4 +1,4 @@
-"""The values a flag accepts, as part of its type: `gamma: Fraction = 0.99`."""
+"""The values a flag accepts, as part of its type: `gamma: UnitInterval = 0.99`."""
 
 import math
 import types
@@ -26,8 +26,8 @@ class OneOf:
 
 Count = Annotated[int, Range(1)]
 NonNegativeInt = Annotated[int, Range(0)]
-Fraction = Annotated[float, Range(0, 1)]
-PositiveFraction = Annotated[float, Range(1e-6, 1)]
+UnitInterval = Annotated[float, Range(0, 1)]
+PositiveUnitInterval = Annotated[float, Range(1e-6, 1)]
 Positive = Annotated[float, Range(1e-6)]
 NonNegative = Annotated[float, Range(0)]
 Precision = Annotated[str, OneOf(("float32", "bfloat16"))]

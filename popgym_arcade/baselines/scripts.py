@@ -91,10 +91,15 @@ def load_script(folder: str | Path) -> ModuleType:
                 f"{folder} was made by {name}.py, of which it has no copy: put that script next to this one"
             )
         script = importlib.import_module(name)
+    check_contract(script)
+    return script
+
+
+def check_contract(script: ModuleType) -> None:
+    """Raises UserError for a script without one of the names that the baselines and the analysis rely on."""
     missing = [part for part in CONTRACT if not hasattr(script, part)]
     if missing:
-        raise UserError(f"{folder} was made by {name}.py, which is not a training script: it has no {missing[0]}")
-    return script
+        raise UserError(f"{script.__file__} is not a training script: it has no {missing[0]}, see docs/scripts.md")
 
 
 def loaded_copy(name: str, copy: Path, about: dict[str, Any]) -> ModuleType:

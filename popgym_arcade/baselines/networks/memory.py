@@ -25,9 +25,6 @@ from memax.equinox.semigroups.s6 import S6Semigroup
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.networks.memax_fixes import PSpherical, Spherical, Stack
 
-OUTPUT_SIZE = 256
-NUM_LAYERS = 2
-
 
 class MinGRU(GRAS):
     """h_t = (1 - z_t) h_{t-1} + z_t W_h x_t with z_t = sigmoid(W_z x_t), computed as an associative scan.
@@ -82,8 +79,10 @@ MEMORIES["Spherical"] = lambda hidden_size, window, key: Spherical(hidden_size, 
 MEMORIES["Stack"] = lambda hidden_size, window, key: Stack(hidden_size, 4, key)
 
 
-def build_memory(cell: Callable, sizes: tuple[int, int, int], window: int, key: jax.Array) -> ResidualModel:
-    """memax's model of two layers with fresh weights; `sizes` are those of input, output and hidden."""
+def build_memory(
+    cell: Callable, sizes: tuple[int, int, int], num_layers: int, window: int, key: jax.Array
+) -> ResidualModel:
+    """memax's model with fresh weights; `sizes` are those of input, output and hidden."""
 
     # memax 0.1.1 reuses keys within and between layers, so each layer is made from a key of its own, a raw one
     def one_layer(key):
@@ -91,7 +90,7 @@ def build_memory(cell: Callable, sizes: tuple[int, int, int], window: int, key: 
         make_layer = lambda recurrent_size, key: cell(recurrent_size, window, layer_key)  # noqa: E731
         return ResidualModel(make_layer, *sizes, num_layers=1, key=outer_key)
 
-    models = [one_layer(layer_key) for layer_key in jax.random.split(key, NUM_LAYERS)]
+    models = [one_layer(layer_key) for layer_key in jax.random.split(key, num_layers)]
     parts = [model.layers[0] for model in models], [model.ff[0] for model in models]
     return eqx.tree_at(lambda model: (model.layers, model.ff), models[0], parts)
 
@@ -105,7 +104,7 @@ def memory_skeleton(*config):
 
 
 class Memory(nn.Module):
-    """Two layers of a memory: carry, x[T, B, F], start[T, B] -> carry, y[T, B, 256], in float32.
+    """Layers of a memory: carry, x[T, B, F], start[T, B] -> carry, y[T, B, output_size], in float32.
 
     memax calls such layers residual, but nothing is added.
 
@@ -114,18 +113,22 @@ class Memory(nn.Module):
     Attributes:
         cell: cell(hidden_size, window, key) -> layer, a value of MEMORIES
         input_size: F
-        hidden_size: H, the width of both layers
+        hidden_size: H, the width of every layer
+        output_size: width of y
+        num_layers: layers, each with a state of its own
         window: steps that attention looks back
     """
 
     cell: Callable
     input_size: int
     hidden_size: int
+    output_size: int
+    num_layers: int
     window: int
 
     @nn.nowrap
     def config(self):
-        return self.cell, (self.input_size, OUTPUT_SIZE, self.hidden_size), self.window
+        return self.cell, (self.input_size, self.output_size, self.hidden_size), self.num_layers, self.window
 
     @nn.nowrap
     def initial_carry(self, batch: int) -> Any:

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.errors import CannotWrite, UserError
 from popgym_arcade.baselines.limits import flag
 from popgym_arcade.baselines.running.mirror import check_tracking
-from popgym_arcade.baselines.scripts import load_script, read_about, script_name, script_of
+from popgym_arcade.baselines.scripts import check_contract, load_script, read_about, script_name, script_of
 
 NOWHERE = {"coordinator_address": "", "num_processes": None, "process_id": None}
 MAY_DIFFER = (  # from the run that is resumed
@@ -34,6 +35,7 @@ def launch(main: Callable, args_class: type[RunArgs]) -> None:
     quiet_threads()
     name = Path(sys.modules[main.__module__].__file__).stem
     try:
+        check_contract(sys.modules[main.__module__])
         args = parse_args(args_class, sys.argv[1:])
         script_of(args).main(args)
     except UserError as error:
@@ -63,12 +65,17 @@ def parse_args(args_class: type[RunArgs], argv: list[str]) -> RunArgs:
         check_made_by(script, folder)
         args_class = load_script(folder).Args if given.resume else args_class
         saved = dataclasses.replace(read_args(folder, args_class), distributed=False, **NOWHERE)
-    args = tyro.cli(args_class, args=argv, default=saved, description=script.__doc__)
+    args = tyro.cli(args_class, args=argv, default=saved, description=summary(script))
     set_up(args)
     args = args.checked()
     if given.resume:
         check_same(args, saved)
     return args
+
+
+def summary(script: ModuleType) -> str:
+    """The first two paragraphs of a script's docstring. tyro joins lines unless a blank line separates them."""
+    return re.sub(r"(?<!\n)\n(?=\w+:)", "\n\n", "\n\n".join((script.__doc__ or "").split("\n\n")[:2]))
 
 
 def check_made_by(script: ModuleType, folder: str) -> None:

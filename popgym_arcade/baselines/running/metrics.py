@@ -18,12 +18,18 @@ def repeat(update: Callable) -> Callable:
     """train_chunk(state, num_updates) -> (state, sums) from update(state) -> (state, sums).
 
     `num_updates` is traced, so one program serves chunks of every length. The sums count the "updates" as well.
+
+    Raises:
+        TypeError: for a metric that is True or False, which cannot be added up
     """
     update = jax.jit(update, inline=True)  # traced once, for `zero` and for the loop
 
     def train_chunk(state: Any, num_updates: jax.Array) -> tuple[Any, dict]:
         def counted(state):
             state, sums = update(state)
+            flags = [name for name, x in sums.items() if x.dtype == bool]
+            if flags:
+                raise TypeError(f"update returns {flags[0]!r} as a bool, which cannot be added up: make it a number")
             return state, sums | {"updates": jnp.int32(1)}
 
         def body(_, carry):
