@@ -708,7 +708,7 @@ def make_train(args: Args):
             return (params, opt_state), learned
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [shuffled_envs(epoch_key, args.num_envs, args.num_minibatches) for epoch_key in epoch_keys]
+        orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
         past = jax.tree.map(lambda old, now: append(old[1:], now), state.past, state.params) if args.actor_lag else ()
         popart = params["popart"]["statistics"]

@@ -393,10 +393,9 @@ def make_train(args: Args):
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             return (optax.apply_updates(weights, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
-        def epoch(learning, key):
-            """A pass over the rollout in random minibatches."""
+        def epoch(learning, order):
+            """A pass over the rollout in the minibatches of this order."""
             before, stopped = learning
-            order = shuffled(key, args.num_envs, args.num_steps, args.num_minibatches)
             picked = jax.vmap(functools.partial(pick_steps, (rollout, advantage, target)))(*order)
             learner, learned = jax.lax.scan(minibatch, before, picked)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
@@ -406,13 +405,14 @@ def make_train(args: Args):
                 stopped |= learned["approx_kl"] / args.num_minibatches > args.target_kl
             return (learner, stopped), learned
 
-        keys = jax.random.split(state.key, 1 + args.update_epochs)
+        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
+        orders = shuffled(epoch_keys, args.num_envs, args.num_steps, args.num_minibatches)
         learning = (state.params["params"], state.opt_state), jnp.bool_(False)
-        ((weights, opt_state), _), learned = jax.lax.scan(epoch, learning, keys[1:])
+        ((weights, opt_state), _), learned = jax.lax.scan(epoch, learning, orders)
         # the new moments count from the next rollout on, because the old probabilities were computed with the old ones
         obs = rollout.obs.swapaxes(0, 1).reshape(args.update_size, -1).astype(jnp.float32)
         params = {"params": weights, "moments": {"obs": state.params["moments"]["obs"].updated(obs)}}
-        state = TrainState(params, opt_state, actor, reward_sum, reward_moments, key=keys[0], update=state.update + 1)
+        state = TrainState(params, opt_state, actor, reward_sum, reward_moments, key=key, update=state.update + 1)
         return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update

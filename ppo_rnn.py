@@ -413,10 +413,9 @@ def make_train(args: Args):
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
-        def epoch(learning, key):
-            """A pass over the rollout in random minibatches."""
+        def epoch(learning, order):
+            """A pass over the rollout in the minibatches of this order."""
             before, stopped = learning
-            order = shuffled_envs(key, args.num_envs, args.num_minibatches)
             learner, learned = jax.lax.scan(minibatch, before, order)
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is not None:  # once the policy has moved too far, an epoch has no effect
@@ -425,10 +424,11 @@ def make_train(args: Args):
                 stopped |= learned["approx_kl"] / args.num_minibatches > args.target_kl
             return (learner, stopped), learned
 
-        keys = jax.random.split(state.key, 1 + args.update_epochs)
+        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
+        orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
         learning = (state.params, state.opt_state), jnp.bool_(False)
-        ((params, opt_state), _), learned = jax.lax.scan(epoch, learning, keys[1:])
-        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=keys[0], update=state.update + 1)
+        ((params, opt_state), _), learned = jax.lax.scan(epoch, learning, orders)
+        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
         return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update

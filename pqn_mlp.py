@@ -336,8 +336,8 @@ def make_train(args: Args):
             return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [shuffled(epoch_key, args.num_envs, args.num_steps, args.num_minibatches) for epoch_key in epoch_keys]
-        order = tuple(jnp.concatenate(x) for x in zip(*orders, strict=True))  # steps, envs of all minibatches
+        orders = shuffled(epoch_keys, args.num_envs, args.num_steps, args.num_minibatches)
+        order = jax.tree.map(jnp.concatenate, orders)  # the minibatches of all epochs, one after the other
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), order)
         state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
         return state, jax.tree.map(jnp.mean, learned) | episode_sums(rollout)

@@ -361,7 +361,7 @@ def make_train(args: Args):
             return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = [shuffled_envs(epoch_key, args.num_envs, args.num_minibatches) for epoch_key in epoch_keys]
+        orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
         state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
         return state, jax.tree.map(jnp.mean, learned) | episode_sums(rollout)

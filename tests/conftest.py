@@ -64,8 +64,8 @@ def update_references(request):
 def group_of(item) -> str:
     """The id that a test of the environments is about; else its file and, of tests for all scripts, the script."""
     values = item.callspec.params if hasattr(item, "callspec") else {}
-    if item.path.stem == "test_scripts":
-        return f"test_scripts {values.get('run', values.get('name'))}"
+    if item.path.stem == "test_contract":
+        return f"test_contract {values.get('run', values.get('name'))}"
     is_about_an_id = values.get("env_id") in harness.IDS and not item.path.stem.startswith("test_pqn")
     return values["env_id"] if is_about_an_id else item.path.stem
 

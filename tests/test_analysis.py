@@ -140,9 +140,10 @@ def test_a_script_is_short_and_its_parts_come_in_order(name):
 @pytest.mark.parametrize("name", ANALYSIS)
 def test_a_script_reads_all_its_flags_and_launches_its_main(name):
     source = (ROOT / f"{name}.py").read_text()
+    readers = [source, (PACKAGE / "output.py").read_text()]  # `new_folder` reads --out
+    readers += [(PACKAGE / "twins.py").read_text()] if "load_all(args" in source else []
     for field in dataclasses.fields(importlib.import_module(name).Args):
-        read = re.findall(rf"\b(?:args|self)\.{field.name}\b", source) or f'"{field.name}"' in source
-        assert read or field.name == "out", field.name  # `new_folder` reads that one
+        assert re.search(rf"\b(args|self)\.{field.name}\b|\"{field.name}\"", "".join(readers)), field.name
     assert "with new_folder(args) as out:\n" in source and "args = args.checked()\n" in source
     assert source.endswith('\n\nif __name__ == "__main__":\n    launch(main, Args)\n')
 
@@ -182,7 +183,7 @@ def idea(tmp_path, monkeypatch):
     (ideas / "my-idea.py").write_text(source)
     (ideas / "lamp_games.py").write_text(LAMPS.replace("PATIENCE", "7"))
     monkeypatch.chdir(ideas)
-    module = executed("my_idea", ideas / "my-idea.py")
+    module = executed("my_idea", ideas / "my-idea.py", beside=ideas)
     sizes = {name: value for name, value in (SIZES | ROLLOUTS | CADENCES).items() if name != "hidden_size"}
     played = {"env_id": "lamp_games:Lamps", "partial_obs": True, "wide": 16, "run_dir": str(tmp_path / "runs")}
     args = module.Args(**(sizes | played)).checked()
@@ -221,7 +222,10 @@ def test_runs_of_different_versions_of_a_script_are_each_read_by_their_own(run, 
     params = jax.tree_util.tree_map_with_path(negated, load_agent(run).params)
     capsys.readouterr()
     saved = load_agent(changed).saved
-    assert capsys.readouterr().err == f"{ROOT}/pqn_mlp.py differs from this run's script: executing {changed / 'pqn_mlp.py'}\n"
+    assert (
+        capsys.readouterr().err
+        == f"{ROOT}/pqn_mlp.py differs from this run's script: executing {changed / 'pqn_mlp.py'}\n"
+    )
     save_checkpoint(changed, saved, 2 * STEP, {"params": params})
 
     patterns = str(run), str(changed)

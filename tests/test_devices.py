@@ -100,7 +100,9 @@ def flat(steps, envs, group):
     "envs, steps, minibatches", [(8, 1, 4), (8, 1, 1), (4, 128, 4), (6, 10, 4), (16, 3, 12), (2, 5, 10)]
 )
 def test_minibatches_have_each_step_once_and_of_each_group_the_same_share(envs, steps, minibatches):
-    order = jax.jit(drawing.shuffled, static_argnums=(1, 2, 3))(jax.random.key(0), envs, steps, minibatches)
+    keys = jax.random.split(jax.random.key(0), 2)
+    orders = jax.jit(drawing.shuffled, static_argnums=(1, 2, 3))(list(keys), envs, steps, minibatches)
+    order = [x[1] for x in orders]
     group = drawing.group_size(minibatches, steps)
     assert [x.shape for x in order] == [(minibatches, envs // group, group * steps // minibatches)] * 2
     picked_steps, picked_envs = flat(*order, group)
@@ -115,10 +117,22 @@ def test_minibatches_have_each_step_once_and_of_each_group_the_same_share(envs, 
     assert (np.diff(of_group, axis=1) >= 0).all()  # in the order of devices
 
 
+def test_each_key_gives_an_order_of_its_own():
+    keys = list(jax.random.split(jax.random.key(2)))
+    both = drawing.shuffled(keys, 4, 8, 2)
+    for i, key in enumerate(keys):
+        for together, alone in zip(both, drawing.shuffled([jax.random.clone(key)], 4, 8, 2), strict=True):
+            np.testing.assert_array_equal(together[i], alone[0])
+    assert (both[0][0] != both[0][1]).any()
+    assert drawing.shuffled_envs([jax.random.clone(keys[0])], 8, 4).shape == (1, 4, 2, 1)
+
+
 def test_minibatches_are_random():
     """Each step comes into each minibatch about equally often, and so do pairs of different groups."""
     keys = jax.random.split(jax.random.key(1), 4000)
-    steps, envs = flat(*jax.vmap(lambda key: drawing.shuffled(key, 4, 4, 4))(keys), group=1)  # [4000, 4, 4]
+    steps, envs = flat(
+        *(x[:, 0] for x in jax.vmap(lambda key: drawing.shuffled([key], 4, 4, 4))(keys)), group=1
+    )  # [4000, 4, 4]
     where = np.zeros((4000, 4, 4), int)
     for m in range(4):
         np.put_along_axis(where.reshape(4000, 16), np.asarray(envs[:, m] * 4 + steps[:, m]), m, axis=1)

@@ -1,6 +1,7 @@
 """A run folder keeps the code that made it and is read by it; environments of your own need no edit of a script."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -266,3 +267,13 @@ def test_the_package_loads_no_baselines():
 def test_environments_import_neither_baselines_nor_analysis():
     for path in (ROOT / "popgym_arcade" / "environments").rglob("*.py"):
         assert "baselines" not in path.read_text() and "popgym_arcade.analysis" not in path.read_text()
+
+
+def test_a_script_without_a_part_is_refused_before_it_trains(tmp_path):
+    source = (ROOT / "pqn_mlp.py").read_text()
+    (tmp_path / "mine.py").write_text(re.sub(r"\bOutput\b", "Outputs", source))
+    line = [sys.executable, "mine.py", "--num-envs", "4"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1
+    assert "mine.py is not a training script: it has no Output, see docs/scripts.md" in done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".pyc"] == ["mine.py"]

@@ -99,7 +99,8 @@ def check_contract(script: ModuleType) -> None:
     """Raises UserError for a script without one of the names that the baselines and the analysis rely on."""
     missing = [part for part in CONTRACT if not hasattr(script, part)]
     if missing:
-        raise UserError(f"{script.__file__} is not a training script: it has no {missing[0]}, see docs/scripts.md")
+        path = script.__file__ or script.__name__
+        raise UserError(f"{path} is not a training script: it has no {missing[0]}, see docs/scripts.md")
 
 
 def loaded_copy(name: str, copy: Path, about: dict[str, Any]) -> ModuleType:

@@ -5,6 +5,7 @@ finds its share of every minibatch in its own memory. Shapes: G groups, n of eac
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,21 +17,26 @@ def group_size(num_minibatches: int, num_steps: int = 1) -> int:
     return num_minibatches // math.gcd(num_minibatches, num_steps)
 
 
-def shuffled(key: jax.Array, num_envs: int, num_steps: int, num_minibatches: int) -> tuple[jax.Array, jax.Array]:
-    """Every step of every environment once, in random order: steps and environments, int32 [num_minibatches, G, n].
+def shuffled(
+    keys: Sequence[jax.Array], num_envs: int, num_steps: int, num_minibatches: int
+) -> tuple[jax.Array, jax.Array]:
+    """For each key, every step of every environment once, in random order.
 
-    Environments are counted within their group.
+    Returns:
+        Steps and environments, int32 [len(keys), num_minibatches, G, n]. Environments are counted within their group.
     """
     group = group_size(num_minibatches, num_steps)
-    order = random_order(key, num_envs // group, group * num_steps)
-    order = order.reshape(num_envs // group, num_minibatches, -1).swapaxes(0, 1)
-    return order % num_steps, order // num_steps
+    orders = jnp.stack([random_order(key, num_envs // group, group * num_steps) for key in keys])
+    orders = orders.reshape(len(keys), num_envs // group, num_minibatches, -1).swapaxes(1, 2)
+    return orders % num_steps, orders // num_steps
 
 
-def shuffled_envs(key: jax.Array, num_envs: int, num_minibatches: int) -> jax.Array:
-    """Every environment once, in random order, int32 [num_minibatches, G, 1]: in each minibatch one of every group of
-    `num_minibatches` neighbours, counted within its group."""
-    return shuffled(key, num_envs, 1, num_minibatches)[1]
+def shuffled_envs(keys: Sequence[jax.Array], num_envs: int, num_minibatches: int) -> jax.Array:
+    """For each key, every environment once, in random order, int32 [len(keys), num_minibatches, G, 1].
+
+    A minibatch gets one environment of every group of `num_minibatches` neighbours, counted within its group.
+    """
+    return shuffled(keys, num_envs, 1, num_minibatches)[1]
 
 
 def pick_steps(tree: Any, steps: jax.Array, envs: jax.Array) -> Any:
