@@ -149,6 +149,9 @@ def test_picking_is_indexing():
     _, one_of_each = flat(steps, envs[:, :1], group=3)
     np.testing.assert_array_equal(drawing.pick_envs(x, envs[:, :1]), x[:, one_of_each])
     np.testing.assert_array_equal(drawing.pick_envs(x[0], envs[:, :1], axis=0), x[0][one_of_each])
+    empty = np.zeros((4, 6, 0))  # such as the state of a memory that remembers nothing
+    assert drawing.pick_steps(empty, steps, envs).shape == (4, 0)
+    assert drawing.pick_envs(empty, envs[:, :1]).shape == (4, 2, 0)
 
 
 @pytest.mark.parametrize("length", [1, 2, 500, 70_000])

@@ -43,9 +43,9 @@ def pick_steps(tree: Any, steps: jax.Array, envs: jax.Array) -> Any:
     """A minibatch of single steps: from leaves [T, E, ...] those of steps[G, n] and envs[G, n], as leaves [B, ...]."""
 
     def pick(x):
-        groups = x.reshape(x.shape[0], len(envs), -1, *x.shape[2:])  # [T, G, E / G, ...]
+        groups = x.reshape(x.shape[0], len(envs), x.shape[1] // len(envs), *x.shape[2:])  # [T, G, E / G, ...]
         picked = jax.vmap(lambda x, step, env: x[step, env], in_axes=(1, 0, 0))(groups, steps, envs)
-        return picked.reshape(-1, *picked.shape[2:])
+        return picked.reshape(steps.size, *picked.shape[2:])
 
     return jax.tree.map(pick, tree)
 
@@ -54,7 +54,7 @@ def pick_envs(tree: Any, envs: jax.Array, axis: int = 1) -> Any:
     """A minibatch of whole environments: of leaves with an axis of E environments, one of each group, envs[G, 1]."""
 
     def pick(x):
-        groups = x.reshape(*x.shape[:axis], len(envs), -1, *x.shape[axis + 1 :])
+        groups = x.reshape(*x.shape[:axis], len(envs), x.shape[axis] // len(envs), *x.shape[axis + 1 :])
         # not a vmap of indexing: that transposes x, and sums over the minibatch are then rounded in another way
         dims = jax.lax.GatherDimensionNumbers(
             offset_dims=tuple(dim for dim in range(x.ndim) if dim != axis),
