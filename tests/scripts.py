@@ -7,6 +7,7 @@ import os
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from popgym_arcade.baselines.devices.mesh import over_seeds, seed_by_seed
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
@@ -24,6 +25,11 @@ SIZES_OF = {
 OFF_POLICY = ("dqn_mlp", "dqn_rnn")
 ON_POLICY = tuple(name for name in ALL if name not in OFF_POLICY)
 CADENCES = {"log_every": 64, "eval_every": 128, "checkpoint_every": 64, "eval_episodes": 3}
+
+
+def usually(*names, of=ALL):
+    """The scripts `of` as parameters of a test. Without --thorough only those with these names are tested."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.thorough) for name in of]
 
 
 def script(name):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from gymnax.environments import spaces
 from runs import assert_end_alike, assert_equal, only, parsed, resumed, rows, saved_steps, scalars
-from scripts import ALL, OFF_POLICY, ON_POLICY, PIXEL, arcade, fresh_params, programs, script, small, trained
+from scripts import ALL, OFF_POLICY, ON_POLICY, PIXEL, arcade, fresh_params, programs, script, small, trained, usually
 
 import popgym_arcade
 from popgym_arcade.baselines.devices.mesh import leaf_name, over_seeds, seed_by_seed
@@ -157,7 +157,7 @@ def test_a_seed_repeats_and_seeds_together_equal_seeds_alone(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pqn_rnn", "dqn_mlp"])
+@pytest.mark.parametrize("name", usually("pqn_rnn", "dqn_mlp", of=PIXEL))
 def test_seeds_together_equal_seeds_alone_from_pixels(name):
     args = arcade(name, num_seeds=2)
     state, _ = trained(name, args, 2)
@@ -272,9 +272,8 @@ def assert_can_be_trained_on(name, env_id):
     jax.tree.map(lambda x, y: (x.shape, x.dtype) == (y.shape, y.dtype) or pytest.fail(env_id), before, after)
 
 
-@pytest.mark.parametrize("name", ["pqn_mlp", "ppo_continuous_action"])
+@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_continuous_action"))
 def test_every_gymnax_id_can_be_trained_on(name):
-    """All scripts play environments through `ParallelEnvs`, so two of them stand for the rest."""
     found = list(ids_for(name))
     assert len(found) >= (20 if name in PIXEL else 5)
     for env_id in found:
@@ -290,7 +289,7 @@ def test_observations_of_each_shape_can_be_trained_on(name, env_id):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PIXEL)
+@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_rnn", "impala_popart", of=PIXEL))
 def test_one_update_from_pixels_also_in_bfloat16(name):
     results = {}
     for precision in ("float32", "bfloat16"):

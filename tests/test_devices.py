@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scripts import ALL, OFF_POLICY, arcade, script, small
+from scripts import OFF_POLICY, arcade, script, small, usually
 
 from popgym_arcade.baselines.devices import minibatches as drawing
 from popgym_arcade.baselines.devices.mesh import anywhere, everywhere
@@ -39,7 +39,7 @@ def assert_same_learning(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", usually("pqn_mlp", "dqn_mlp", "ppo_continuous_action"))
 def test_one_two_and_eight_devices_learn_the_same(name):
     one, two, eight = on_devices(name, num_envs=16)
     assert one["envs"] == ["P('envs',)"] == eight["envs"]
@@ -56,7 +56,7 @@ def test_one_two_and_eight_devices_learn_the_same(name):
 
 @pytest.mark.slow
 def test_pixels_on_two_devices():
-    one, two = on_devices("pqn_rnn", env_id="CartPoleEasy", partial_obs=True, num_envs=8, counts=[1, 2], updates=2)
+    one, two = on_devices("pqn_mlp", env_id="CartPoleEasy", partial_obs=True, num_envs=8, counts=[1, 2], updates=2)
     assert_same_learning(one, two)
     frame = 128 * 128 * 3
     assert max(size for _, size, of_gradient in two["exchanges"] if not of_gradient) < frame
@@ -73,7 +73,7 @@ def test_several_tasks_on_two_devices():
 
 @pytest.mark.slow
 def test_seeds_that_divide_are_put_on_the_devices_and_exchange_nothing():
-    one, two = on_devices("pqn_rnn", num_envs=2, num_seeds=4, counts=[1, 2], played=True)
+    one, two = on_devices("pqn_mlp", num_envs=2, num_seeds=4, counts=[1, 2], played=True)
     assert_same_learning(one, two)
     assert two["envs"] == ["P('seeds',)"]
     assert all(kind == "all-gather" and size < 100 for kind, size, _ in two["exchanges"])  # the sums, to be logged
@@ -81,7 +81,7 @@ def test_seeds_that_divide_are_put_on_the_devices_and_exchange_nothing():
 
 @pytest.mark.slow
 def test_else_all_devices_have_environments_of_every_seed():
-    one, two = on_devices("pqn_rnn", num_envs=8, num_seeds=3, counts=[1, 2], played=True, eval_episodes=4)
+    one, two = on_devices("pqn_mlp", num_envs=8, num_seeds=3, counts=[1, 2], played=True, eval_episodes=4)
     assert_same_learning(one, two)
     assert two["envs"] == ["P(None, 'envs')"]
 

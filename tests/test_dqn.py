@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import rlax
 from runs import assert_equal, resumed, rows
-from scripts import arcade, fresh_params, learned_return, programs, script, small, trained
+from scripts import arcade, fresh_params, learned_return, programs, script, small, trained, usually
 
 import dqn_mlp
 import dqn_rnn
@@ -397,7 +397,7 @@ def test_redrawn_frames_equal_the_seen_ones(family, partial_obs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DQN)
+@pytest.mark.parametrize("name", usually("dqn_mlp", of=DQN))
 def test_storing_states_or_frames_learns_the_same_to_the_last_bit(name):
     flags = {"env_params": ("max_steps_in_episode=5",), "total_timesteps": 512}
     states, frames = (arcade(name, replay_storage=kind, **flags) for kind in ("states", "frames"))
