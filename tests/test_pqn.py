@@ -204,6 +204,16 @@ def test_a_memory_learns_what_no_memory_can():
 
 @pytest.mark.optimized
 @pytest.mark.slow
+def test_catch_is_learned():
+    """Random play gets -0.6, and 1 is the most."""
+    flags = {"num_envs": 16, "num_steps": 32, "num_minibatches": 4, "hidden_size": 64, "learning_rate": 1e-3}
+    args = small("pqn_mlp", env_id="Catch-bsuite", total_timesteps=40_000, **flags)
+    assert learned_return("pqn_mlp", args) > 0.9
+
+
+@pytest.mark.thorough
+@pytest.mark.optimized
+@pytest.mark.slow
 def test_cart_pole_is_learned():
     """Random play gets 22; the flags and the budget are those of benchmark/classic_control.sh."""
     flags = {"num_envs": 4, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4, "hidden_size": 64}
