@@ -28,7 +28,7 @@ CADENCES = {"log_every": 64, "eval_every": 128, "checkpoint_every": 64, "eval_ep
 
 
 def usually(*names, of=ALL):
-    """The scripts `of` as parameters of a test. Without --thorough only those with these names are tested."""
+    """The scripts, or whatever `of` holds, as parameters of a test. Without --thorough only these are tested."""
     return [name if name in names else pytest.param(name, marks=pytest.mark.thorough) for name in of]
 
 

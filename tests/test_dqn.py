@@ -246,7 +246,7 @@ def weights(args, sample, update):
     [
         {"burn_in": 4, "n_step": 3, "prioritized": True},
         {"burn_in": 0, "n_step": 8, "max_steps": 3},
-        {"burn_in": 16, "n_step": 1, "max_steps": 1},
+        pytest.param({"burn_in": 16, "n_step": 1, "max_steps": 1}, marks=pytest.mark.thorough),
     ],
 )
 def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):

@@ -4,11 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scripts import usually
 
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory, MinGRU
 
+COMMON = "MinGRU MLP GRU LRU FFM DeltaNet Attention Stack".split()
 
-@pytest.mark.parametrize("name", MEMORIES)
+
+@pytest.mark.parametrize("name", usually(*COMMON, of=MEMORIES))
 def test_memory_step_by_step_equals_the_sequence(name):
     steps, batch, size = 12, 3, 5
     memory = Memory(MEMORIES[name], input_size=size, hidden_size=16, output_size=256, num_layers=2, window=steps)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scripts import ALL, arcade, script, small, trained
+from scripts import ALL, arcade, script, small, trained, usually
 
 from popgym_arcade.baselines.devices.mesh import over_seeds
 from popgym_arcade.baselines.errors import UserError
@@ -34,7 +34,7 @@ def measured(name, args):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", usually("pqn_mlp", "dqn_rnn", of=LARGE))
 def test_the_prediction_is_within_a_quarter(name):
     args = arcade(name, **LARGE[name])
     needed = memory_use.memory_needed(args, script(name))
@@ -51,7 +51,7 @@ def test_reading_in_pieces_takes_less_memory_as_predicted():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pqn_mlp", "pqn_rnn"])
+@pytest.mark.parametrize("name", usually("pqn_mlp", of=("pqn_mlp", "pqn_rnn")))
 def test_reading_in_pieces_learns_the_same(name):
     args = small(name, num_envs=8, num_steps=4)
     one, other = (trained(name, dataclasses.replace(args, remat=remat), 3)[0].params for remat in (False, True))
