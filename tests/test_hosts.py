@@ -201,11 +201,11 @@ def workers():
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_witnesses_end_the_others_and_say_who_was_lost(workers, lost):
     for worker in workers:
-        worker.tell("note go on with x")
+        worker.tell("note resume with x")
     workers[lost].process.kill()
     for i, worker in enumerate(workers):
         this = " (this one)" if i == lost else ""
-        assert worker.last_words() == f"process {lost} of 3{this} was lost, and with it the training; go on with x\n"
+        assert worker.last_words() == f"process {lost} of 3{this} was lost, which ended the training; resume with x\n"
         assert worker.process.returncode == -signal.SIGKILL
 
 
@@ -225,7 +225,7 @@ def test_a_process_that_leaves_is_not_lost(workers):
 
 def test_a_process_that_has_told_why_it_fails_is_not_told_of_again(workers):
     workers[1].tell("fail")
-    assert workers[0].last_words() == workers[2].last_words() == "process 1 of 3 was lost, and with it the training\n"
+    assert workers[0].last_words() == workers[2].last_words() == "process 1 of 3 was lost, which ended the training\n"
     workers[1].process.kill()
     assert workers[1].last_words() == ""
 
