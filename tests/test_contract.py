@@ -289,7 +289,7 @@ def test_observations_of_each_shape_can_be_trained_on(name, env_id):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_rnn", "impala_popart", of=PIXEL))
+@pytest.mark.parametrize("name", usually("pqn_rnn", "ppo_mlp", "impala_popart", of=PIXEL))
 def test_one_update_from_pixels_also_in_bfloat16(name):
     results = {}
     for precision in ("float32", "bfloat16"):
