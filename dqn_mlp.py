@@ -256,7 +256,7 @@ class Actor:
     """The environments being played, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array
+    obs: jax.Array  # after an episode's end, the first of the next
     episode_return: jax.Array  # float32, of the current episode
     episode_length: jax.Array  # int32
     key: jax.Array
@@ -397,7 +397,7 @@ def make_train(args: Args):
         return jax.vmap(envs.env.get_obs)(seen) if stores_states(args) else seen
 
     def loss(params, obs, action, target, weight):
-        """Half the weighted mean squared distance of Q(s, a) to the targets [B]; mean Q, and the errors [B]."""
+        """Half the weighted mean squared distance of Q(s, a) to the targets [B]; what is logged; the errors [B]."""
         _, output = forward(network, params, (), obs[None])
         q = jnp.take_along_axis(output.q[0], action[:, None], axis=-1)[:, 0]
         td_loss = 0.5 * (weight * jnp.square(q - target)).mean()

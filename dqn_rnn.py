@@ -513,7 +513,7 @@ def make_train(args: Args):
         return jax.vmap(jax.vmap(envs.env.get_obs))(seen) if stores_states(args) else seen
 
     def loss(params, inputs, steps: Step, target_next_q, weight):
-        """Half the weighted mean squared distance of Q(s_t, a_t) to the targets [T, B]; mean Q, and priorities [B]."""
+        """Half the weighted mean squared distance of Q(s_t, a_t) to targets [T, B]; what is logged; priorities [B]."""
         all_q, next_q = read_sequence(network, params, *inputs)
         next_value = double_q_values(jax.lax.stop_gradient(next_q), target_next_q)
         target = n_step_targets(steps, next_value, args.gamma, args.n_step)

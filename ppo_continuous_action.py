@@ -255,7 +255,7 @@ class Actor:
     """The environments being played, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array
+    obs: jax.Array  # after an episode's end, the first of the next
     episode_return: jax.Array  # float32, of the current episode
     episode_length: jax.Array  # int32
     key: jax.Array

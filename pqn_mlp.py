@@ -207,7 +207,7 @@ class Actor:
     """The environments being played, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array
+    obs: jax.Array  # after an episode's end, the first of the next
     episode_return: jax.Array  # float32, of the current episode
     episode_length: jax.Array  # int32
     key: jax.Array
@@ -300,7 +300,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, metrics, added up over updates)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
     network, begin, act = make_actor(args)
     optimizer = optax.chain(
         optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
@@ -313,7 +313,7 @@ def make_train(args: Args):
         return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
 
     def loss(params, batch: Transition, target):
-        """Half the mean squared distance of Q(s, a) to the targets [B]."""
+        """Half the mean squared distance of Q(s, a) to the targets [B], and what is logged of it."""
         _, output = forward(network, params, (), batch.obs[None])
         q = jnp.take_along_axis(output.q[0], batch.action[:, None], axis=-1)[:, 0]
         td_loss = 0.5 * jnp.square(q - target).mean()

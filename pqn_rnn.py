@@ -323,7 +323,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, metrics, added up over updates)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
     network, begin, act = make_actor(args)
     optimizer = optax.chain(
         optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
@@ -336,7 +336,7 @@ def make_train(args: Args):
         return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
 
     def loss(params, carry, batch: Transition, target):
-        """Half the mean squared distance of Q(s_t, a_t) to the targets [T, B]."""
+        """Half the mean squared distance of Q(s_t, a_t) to the targets [T, B], and what is logged of it."""
         _, output = forward(network, params, carry, batch.obs, batch.prev_action, batch.start)
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
         td_loss = 0.5 * jnp.square(q - target).mean()

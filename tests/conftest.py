@@ -30,7 +30,7 @@ def pytest_addoption(parser):
         action="store_true",
         help="write the pictures in tests/reference/ instead of comparing with them (then look at every one)",
     )
-    parser.addoption("--thorough", action="store_true", help="also run the tests that repeat others for more scripts")
+    parser.addoption("--thorough", action="store_true", help="also run tests marked so, see pyproject.toml")
 
 
 @pytest.fixture(autouse=True)
@@ -73,10 +73,10 @@ def group_of(item) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(config, items):
-    left_out = [] if config.getoption("--thorough") else [x for x in items if x.get_closest_marker("thorough")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+    if not config.getoption("--thorough"):
+        thorough = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=thorough)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     # Files before ids: the scripts' tests take longest, and should not be what one process is left with at the end.
     items.sort(key=lambda item: (group_of(item) in harness.IDS, group_of(item)))
     for item in items:

@@ -260,7 +260,7 @@ def test_what_is_not_a_run_is_refused(run, tmp_path):
     for i, text in enumerate(("", "[]", "{}", '{"script": 3}', '{"script": "evaluate", "args": {}}')):
         (tmp_path / str(i)).mkdir()
         (tmp_path / str(i) / "args.json").write_text(text)
-        words = "evaluate.py is not a training script: it has no" if "evaluate" in text else broken
+        words = "evaluate.py, which is not a training script" if "evaluate" in text else broken
         refused(words, out, runs=(str(tmp_path / str(i)),))
 
 

@@ -18,7 +18,20 @@ import numpy as np
 import pytest
 from gymnax.environments import spaces
 from runs import assert_end_alike, assert_equal, only, parsed, resumed, rows, saved_steps, scalars
-from scripts import ALL, OFF_POLICY, ON_POLICY, PIXEL, arcade, fresh_params, programs, script, small, trained, usually
+from scripts import (
+    ALL,
+    OFF_POLICY,
+    ON_POLICY,
+    PIXEL,
+    arcade,
+    fresh_params,
+    learned_return,
+    programs,
+    script,
+    small,
+    trained,
+    usually,
+)
 
 import popgym_arcade
 from popgym_arcade.baselines.devices.mesh import leaf_name, over_seeds, seed_by_seed
@@ -309,6 +322,34 @@ def test_no_convolution_is_left_in_a_cpu_program(name, encoder):
     text = jax.jit(update).lower(jax.eval_shape(init, jax.random.key(0))).as_text()
     assert "stablehlo.dot_general" in text and "stablehlo.convolution" not in text
 
+
+# --------------------------------------------------------------------------------------------------------- learning
+
+CATCH = {"env_id": "Catch-bsuite", "total_timesteps": 40_000, "hidden_size": 64, "learning_rate": 1e-3}
+CHAIN = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=10",), "total_timesteps": 100_000}
+CHAIN |= {"num_envs": 16, "learning_rate": 1e-3, "hidden_size": 32, "prev_action": False}
+ROLLOUTS = {"num_envs": 16, "num_steps": 32, "num_minibatches": 4}
+REPLAY = {"learning_starts": 1000, "buffer_size": 20_000, "train_frequency": 16, "batch_size": 64}
+REPLAY |= {"target_network_frequency": 500}
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "flags"), [("pqn_mlp", ROLLOUTS), ("ppo_mlp", ROLLOUTS), ("dqn_mlp", REPLAY)])
+def test_catch_is_learned(name, flags):
+    """Random play gets -0.6, and 1 is the most."""
+    assert learned_return(name, script(name).Args(**CATCH, **flags)) > 0.9
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "flags"), [("ppo_rnn", ROLLOUTS), ("dqn_rnn", {})])
+def test_one_bit_is_remembered_for_ten_steps(name, flags):
+    """MemoryChain: return 1 with memory, 0 on average without. For PQN, with that control, see tests/test_pqn.py."""
+    assert learned_return(name, script(name).Args(**(CHAIN | flags))) > 0.95
+
+
+# ------------------------------------------------------------------------------------------------------------ flags
 
 PIXELS_ONLY = [("--encoder resnet", "patch, paper")]
 PPO_ONLY = [

@@ -531,16 +531,6 @@ def saved_names(folder, step):
 # ----------------------------------------------------------------------------------------------------------- learning
 
 
-@pytest.mark.optimized
-@pytest.mark.slow
-def test_catch_is_learned():
-    """Random play gets -0.6, and 1 is the most."""
-    flags = {"learning_starts": 1000, "buffer_size": 20_000, "train_frequency": 16, "batch_size": 64}
-    flags |= {"learning_rate": 1e-3, "target_network_frequency": 500, "hidden_size": 64}
-    args = dqn_mlp.Args(env_id="Catch-bsuite", total_timesteps=40_000, **flags)
-    assert learned_return("dqn_mlp", args.checked()) > 0.9
-
-
 @pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.slow
@@ -550,12 +540,3 @@ def test_cart_pole_is_learned():
     flags |= {"learning_rate": 2.5e-4, "target_network_frequency": 2_000, "exploration_fraction": 0.5}
     args = dqn_mlp.Args(env_id="CartPole-v1", total_timesteps=500_000, max_grad_norm=10, **flags)
     assert learned_return("dqn_mlp", args.checked()) > 400
-
-
-@pytest.mark.optimized
-@pytest.mark.slow
-def test_one_bit_is_remembered_for_ten_steps():
-    """MemoryChain: return 1 with memory, 0 on average without (tests/test_pqn.py)."""
-    flags = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=10",), "total_timesteps": 100_000}
-    flags |= {"num_envs": 16, "learning_rate": 1e-3, "hidden_size": 32, "prev_action": False}
-    assert learned_return("dqn_rnn", dqn_rnn.Args(**flags).checked()) > 0.95

@@ -269,15 +269,6 @@ def test_the_loss_and_the_advantages_are_those_of_ppo_mlp():
     assert losses[0] == losses[1]
 
 
-@pytest.mark.optimized
-@pytest.mark.slow
-def test_catch_is_learned():
-    """Random play gets -0.6, and 1 is the most."""
-    flags = {"num_envs": 16, "num_steps": 32, "num_minibatches": 4, "hidden_size": 64, "learning_rate": 1e-3}
-    args = small("ppo_mlp", env_id="Catch-bsuite", total_timesteps=40_000, **flags)
-    assert learned_return("ppo_mlp", args) > 0.9
-
-
 @pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.slow
@@ -285,12 +276,3 @@ def test_cart_pole_is_learned():
     """Random play gets 22; the flags and the budget are those of benchmark/classic_control.sh."""
     flags = {"num_envs": 4, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4, "hidden_size": 64}
     assert learned_return("ppo_mlp", small("ppo_mlp", total_timesteps=500_000, **flags)) > 400
-
-
-@pytest.mark.optimized
-@pytest.mark.slow
-def test_one_bit_is_remembered_for_ten_steps():
-    """MemoryChain: return 1 with memory, 0 on average without (tests/test_pqn.py)."""
-    flags = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=10",), "total_timesteps": 100_000}
-    flags |= {"num_envs": 16, "learning_rate": 1e-3, "hidden_size": 32, "num_steps": 32, "num_minibatches": 4}
-    assert learned_return("ppo_rnn", ppo_rnn.Args(prev_action=False, **flags).checked()) > 0.95

@@ -186,15 +186,6 @@ def test_a_memory_learns_what_no_memory_can():
     assert means["MinGRU"] > 0.95 and means["MLP"] < 0.5
 
 
-@pytest.mark.optimized
-@pytest.mark.slow
-def test_catch_is_learned():
-    """Random play gets -0.6, and 1 is the most."""
-    flags = {"num_envs": 16, "num_steps": 32, "num_minibatches": 4, "hidden_size": 64, "learning_rate": 1e-3}
-    args = small("pqn_mlp", env_id="Catch-bsuite", total_timesteps=40_000, **flags)
-    assert learned_return("pqn_mlp", args) > 0.9
-
-
 @pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.slow

@@ -91,16 +91,15 @@ def load_script(folder: str | Path) -> ModuleType:
                 f"{folder} was made by {name}.py, of which it has no copy: put that script next to this one"
             )
         script = importlib.import_module(name)
-    check_contract(script)
+    check_contract(script, f"{folder} was made by {name}.py, which")
     return script
 
 
-def check_contract(script: ModuleType) -> None:
-    """Raises UserError for a script without one of the names that the baselines and the analysis rely on."""
+def check_contract(script: ModuleType, what: str) -> None:
+    """Raises UserError, which begins with `what`, if a script lacks a name that the baselines or the analysis use."""
     missing = [part for part in CONTRACT if not hasattr(script, part)]
     if missing:
-        path = script.__file__ or script.__name__
-        raise UserError(f"{path} is not a training script: it has no {missing[0]}, see docs/scripts.md")
+        raise UserError(f"{what} is not a training script: it has no {missing[0]}, see docs/scripts.md")
 
 
 def loaded_copy(name: str, copy: Path, about: dict[str, Any]) -> ModuleType:

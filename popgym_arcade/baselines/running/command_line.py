@@ -35,7 +35,7 @@ def launch(main: Callable, args_class: type[RunArgs]) -> None:
     quiet_threads()
     name = Path(sys.modules[main.__module__].__file__).stem
     try:
-        check_contract(sys.modules[main.__module__])
+        check_contract(sys.modules[main.__module__], f"{name}.py")
         args = parse_args(args_class, sys.argv[1:])
         script_of(args).main(args)
     except UserError as error:
