@@ -32,10 +32,10 @@ def draw_curve(records: Records) -> None:
             axes.set_title(args.task_names[n], fontsize=10)
     for axes in panels[count:]:
         axes.axis("off")
-    panels[0].legend(fontsize=8)
+    panels[0].legend(fontsize=10)
     figure.suptitle(records.folder.resolve().name.rpartition("__")[0].replace("__", " · "), fontsize=10)
-    figure.supxlabel("environment steps" + " of all tasks" * (count > 1), fontsize=9)
-    figure.supylabel(f"return, mean of {args.eval_episodes} episodes", fontsize=9)
+    figure.supxlabel("environment steps" + " of all tasks" * (count > 1), fontsize=10)
+    figure.supylabel(f"return, mean of {args.eval_episodes} episodes", fontsize=10)
     figure.savefig(records.folder / "curve.png", dpi=150)
 
 
@@ -43,10 +43,10 @@ def draw_task(axes: Any, records: Records, n: int) -> None:
     """The curves of task n: a line for each seed."""
     (steps, means), (_, random) = records.task_returns("greedy"), records.task_returns("random")
     for i in range(records.args.num_seeds):
-        axes.plot(steps, means[:, i, n], marker="o", markersize=3, label=f"greedy, seed {records.args.seed + i}")
+        axes.plot(steps, means[:, i, n], marker="o", markersize=5, label=f"greedy, seed {records.args.seed + i}")
     axes.axhline(random[..., n].mean(), color="gray", linestyle="--", label="random policy")
     axes.set(xlim=(0, None))
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=9)
     axes.grid(alpha=0.3)
 
 
