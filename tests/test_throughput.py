@@ -179,4 +179,4 @@ def test_a_wrong_argument_on_the_command_line_is_one_line_and_exit_code_2(tmp_pa
     command = [sys.executable, SCRIPT, "--env-ids", "Nowhere", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=SCRIPT.parents[1])
     assert done.returncode == 2 and done.stdout == "" and not (tmp_path / "out").exists()
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("throughput.py: --env-ids 'Nowhere'")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("throughput.py: error: --env-ids 'Nowhere'")
