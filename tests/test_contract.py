@@ -38,8 +38,10 @@ from popgym_arcade.baselines.devices.mesh import leaf_name, over_seeds, seed_by_
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import flag
 from popgym_arcade.baselines.running import run as running
+from popgym_arcade.baselines.running.checkpoints import restore
 from popgym_arcade.baselines.running.evaluation import make_keys
 from popgym_arcade.baselines.running.metrics import repeat
+from popgym_arcade.baselines.running.programs import abstract_state
 from popgym_arcade.baselines.scripts import CONTRACT
 
 ROOT = Path(__file__).parents[1]
@@ -136,7 +138,19 @@ def test_tensorboard_holds_the_promised_curves(run):
     assert [point.step for point in curves["losses/grad_norm"]] == [64, 128, 192, 256]
 
 
-@pytest.mark.slow
+def test_a_run_is_one_program_and_resumes_from_its_checkpoints(run):
+    """Eight updates in a row, and four from the checkpoint in the middle, end where the run with its pauses did."""
+    name, folder = run
+    args = small(name)
+    template = abstract_state(args, script(name).make_train(args)[0], make_keys(args)[0])
+    middle, end = (restore(folder, step, template) for step in (128, 256))
+    whole, _ = trained(name, args, 8)
+    assert_equal(whole, end)
+    resumed, _ = programs(name, args)[1](middle, jnp.int32(4))
+    assert_equal(resumed, end)
+
+
+@pytest.mark.thorough
 def test_stopped_and_resumed_equals_unbroken(run, tmp_path, monkeypatch):
     name, whole = run
     with monkeypatch.context() as patch:
@@ -180,17 +194,6 @@ def test_seeds_together_equal_seeds_alone_from_pixels(name):
     # Adam makes whole steps of a gradient that is but rounding: on one machine one weight of ppo_rnn's four million
     # was 2.5e-5 away, after having moved by up to 3e-3.
     assert (distance > 1e-5).mean() <= 1e-6 and distance.max() < 1e-4
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_chunks_add_up(name):
-    args = small(name)
-    whole, metrics = trained(name, args, 4)
-    _, train_chunk = programs(name, dataclasses.replace(args, seed=0))
-    part, first = trained(name, args, 1)
-    part, second = train_chunk(part, jnp.int32(3))
-    assert_equal(whole, part)
-    assert_equal(metrics, jax.tree.map(jnp.add, first, second), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ON_POLICY)

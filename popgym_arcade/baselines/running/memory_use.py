@@ -72,27 +72,27 @@ def backward_bytes(function: Callable, params: Any) -> int:
     return sum(kept.values()) + 2 * largest
 
 
-def minibatch_bytes(args: Any, script: ModuleType) -> int:
+def minibatch_bytes(args: Any, script: ModuleType, state: Any, transition: Any) -> int:
     """Bytes of a minibatch's inputs, and of what is held while the network is differentiated on them."""
-    network, begin, act = script.make_actor(args)
-    init, _ = script.make_train(args)
-    params = jax.eval_shape(init, jax.random.key(0)).params
-    actor = jax.eval_shape(lambda key: begin(key, 1), jax.random.key(0))
-    _, transition, _ = jax.eval_shape(lambda params, actor: act(params, actor, greedy(script)), params, actor)
+    network, _, _ = script.make_actor(args)
     steps, batch = args.minibatch_shape
 
     def inputs():
         blank = lambda x: jnp.zeros((steps, batch, *x.shape[1:]), x.dtype)  # noqa: E731
-        obs, prev_action = blank(actor.obs), blank(transition.action)
+        obs, prev_action = blank(state.actor.obs), blank(transition.action)
         return script.initial_carry(network, batch), obs, prev_action, jnp.ones((steps, batch), bool)
 
-    backward = backward_bytes(lambda params: script.forward(network, params, *inputs())[1], params)
+    backward = backward_bytes(lambda params: script.forward(network, params, *inputs())[1], state.params)
     return byte_size(jax.eval_shape(inputs)) + backward
 
 
-def greedy(script: ModuleType) -> Any:
-    """What a script's `act` takes for its greedy policy."""
-    return script.POLICIES["greedy"]
+def check_network(args: Any, params: Any) -> None:
+    """Raises UserError for a network with more than MAX_PARAMS parameters."""
+    count = byte_size(params) // 4
+    if count > MAX_PARAMS:
+        memory = f"--memory {args.memory} at " if hasattr(args, "memory") else ""
+        network = f"{memory}--hidden-size {args.hidden_size} makes {count / 1e6:.0f}M parameters"
+        raise UserError(f"{network}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
 
 
 def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
@@ -100,15 +100,20 @@ def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
 
     What XLA has to hold at once: parameters, optimiser and environments; a rollout; the steps in a replay buffer; a
     minibatch's inputs and what the backward pass needs of the forward pass.
+
+    Raises:
+        UserError: if the network has more than MAX_PARAMS parameters
     """
     mesh, seeds = device_mesh(args), args.num_seeds
     alone = dataclasses.replace(args, num_seeds=1, num_devices=1)
     _, _, act = script.make_actor(alone)
     state = jax.eval_shape(script.make_train(alone)[0], jax.random.key(0))
-    _, transition, _ = jax.eval_shape(lambda state: act(state.params, state.actor, greedy(script)), state)
-    minibatch = minibatch_bytes(alone, script)
+    check_network(args, state.params)
+    greedy = script.POLICIES["greedy"]
+    _, transition, _ = jax.eval_shape(lambda state: act(state.params, state.actor, greedy), state)
+    minibatch = minibatch_bytes(alone, script, state, transition)
     if getattr(args, "remat", False):  # only one of the pieces is there as a whole
-        whole = minibatch_bytes(dataclasses.replace(alone, remat=False), script)
+        whole = minibatch_bytes(dataclasses.replace(alone, remat=False), script, state, transition)
         minibatch += (whole - minibatch) / PIECES
     named = jax.tree_util.tree_flatten_with_path(state)[0]
     of_envs = [(leaf_name(path), size_of(x)) for path, x in named if leaf_name(path).startswith(state.OF_ENVS)]
@@ -126,12 +131,6 @@ def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
 
 def check_memory(args: Any, script: ModuleType) -> None:
     """Raises UserError, with the flags to change, for a training that does not fit into the memory of a device."""
-    init, _ = script.make_train(dataclasses.replace(args, num_seeds=1, num_devices=1))
-    params = byte_size(jax.eval_shape(init, jax.random.key(0)).params) // 4
-    if params > MAX_PARAMS:
-        memory = f"--memory {args.memory} at " if hasattr(args, "memory") else ""
-        network = f"{memory}--hidden-size {args.hidden_size} makes {params / 1e6:.0f}M parameters"
-        raise UserError(f"{network}, more than {MAX_PARAMS / 1e6:.0f}M: lower --hidden-size")
     needed, there = memory_needed(args, script), available()
     total, largest = sum(needed.values()), max(needed, key=needed.get)
     if total > there:
