@@ -20,8 +20,8 @@ import popgym_arcade
 
 IDS = list(popgym_arcade.REGISTERED_ENVIRONMENTS)
 EASY_IDS = [env_id for env_id in IDS if env_id.endswith("Easy")]
-# For the longer tests, whose subject is the same code at every level: `make test-quick` tries the first level only.
-LEVELS_SLOWLY = [pytest.param(env_id, marks=[pytest.mark.slow] * (env_id not in EASY_IDS)) for env_id in IDS]
+# For the longer tests, whose subject is the same code at every level: without --thorough only the first one.
+EASY_USUALLY = [pytest.param(env_id, marks=[pytest.mark.thorough] * (env_id not in EASY_IDS)) for env_id in IDS]
 TWINS = {"full": False, "partial": True}
 STATE_CHUNK = 512  # batches are cut and padded to these sizes, so that each function is compiled for one shape only
 FRAME_CHUNK = 32

@@ -1,9 +1,13 @@
-"""Small runs of pqn_mlp.py, the cheapest script, for the tests of what every run promises."""
+"""Small runs of pqn_mlp.py, the cheapest script, for the tests of what every run promises; and command lines."""
 
+import contextlib
 import csv
+import io
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
@@ -36,6 +40,19 @@ def command(*flags, script=ROOT / "pqn_mlp.py", by=(), **options):
     """A script in a process of its own."""
     line = [*by, sys.executable, str(script), *map(str, flags)]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def called(path, *flags):
+    """What a script does on the command line, but in this process, which has imported its libraries already."""
+    line = [str(path), *map(str, flags)]
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    redirected = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with mock.patch.object(sys, "argv", line), redirected[0], redirected[1]:
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(line, code, out.getvalue(), err.getvalue())
 
 
 def only(folder):

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import pytest
 from rliable import library, metrics
+from runs import called
 from scripts import ALL, CADENCES, ROLLOUTS, SIZES, fresh_params
 from test_run_scripts import LAMPS, SQUARED
 from untrained_agents import ANALYSIS, PLAYERS, STEP, agent_in, untrained
@@ -80,12 +81,6 @@ def two_seeds(tmp_path_factory):
 def rows_in(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-def called(name, *flags, **options):
-    """An analysis script in a process of its own."""
-    line = [sys.executable, str(ROOT / f"{name}.py"), *map(str, flags)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, **options)
 
 
 # --------------------------------------------------------------------------------------------------------- structure
@@ -167,7 +162,7 @@ def test_nesting_stays_readable(path):
 
 @pytest.mark.parametrize("name", ANALYSIS)
 def test_a_pattern_that_matches_nothing_is_one_line_and_exit_code_2(name, tmp_path):
-    done = called(name, "--runs", tmp_path / "no*", "--out", tmp_path / "out", cwd=ROOT)
+    done = called(ROOT / f"{name}.py", "--runs", tmp_path / "no*", "--out", tmp_path / "out")
     assert done.returncode == 2 and done.stdout == ""
     assert re.fullmatch(rf"{name}\.py: error: --runs .*no\*.*\n", done.stderr)
     assert not list(tmp_path.iterdir())
@@ -201,7 +196,8 @@ def test_a_run_of_a_modified_copy_is_analysed_from_any_folder(idea, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     flags = "--runs", f"../runs/{idea.name}", "--twin", "both", "--episodes", 2
-    done = called("evaluate", *flags, "--out", "out", cwd=elsewhere)
+    line = [sys.executable, str(ROOT / "evaluate.py"), *map(str, flags), "--out", "out"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, cwd=elsewhere)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(idea.name) == 2 and done.stdout.endswith("written to out\n")
     rows = rows_in(elsewhere / "out" / "evaluate.csv")

@@ -1,12 +1,11 @@
 """benchmark/analysis_tables.py: the lines of each table, those on the pages, folders, refusals."""
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tyro
+from runs import called
 
 import filter_comparison
 import gap_and_bias
@@ -214,9 +213,9 @@ def test_bad_input_is_refused_in_one_line_and_nothing_is_written(tmp_path, monke
     assert str(error.value).startswith(words) and "\n" not in str(error.value) and sorted(tmp_path.iterdir()) == before
 
 
-def test_a_refusal_on_the_command_line(tmp_path):
-    line = [sys.executable, ROOT / "benchmark/analysis_tables.py", "--csv", "none.csv"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+def test_a_refusal_on_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = called(ROOT / "benchmark/analysis_tables.py", "--csv", "none.csv")
     told = "analysis_tables.py: error: --csv none.csv: No such file"
     assert done.returncode == 2 and done.stderr.startswith(told) and done.stderr.count("\n") == 1, done.stderr
     assert not list(tmp_path.iterdir())

@@ -435,8 +435,9 @@ def test_a_truncated_step_leads_to_its_final_observation(name):
 
 
 def late(name):
-    """Learning begins, and the target network follows, after every 128 steps: one program for two tests."""
-    return small(name, learning_starts=128, target_network_frequency=128, total_timesteps=512)
+    """Learning begins, and the target network moves, after every 128 steps: one program for three tests."""
+    flags = {"learning_starts": 128, "target_network_frequency": 128, "tau": 0.25, "prioritized": True}
+    return small(name, total_timesteps=512, **flags)
 
 
 @pytest.mark.parametrize("name", DQN)
@@ -455,19 +456,27 @@ def test_nothing_is_learned_before_the_buffer_holds_enough(name):
 
 
 @pytest.mark.parametrize("name", DQN)
-def test_the_target_network_follows(name):
-    """tau 1: after an update it is the network; between two it stays."""
+def test_the_target_network_moves_by_tau_when_due_and_else_stays(name):
     args = late(name)
-    targets = {}
-    for done in range(args.update_size, 512, args.update_size):
-        state, _ = trained(name, args, done // args.update_size)
-        targets[done] = state.target_params
-        if done % 128 == 0:
-            assert_equal(state.params, state.target_params)
-        elif done - args.update_size in targets and done > 128:
-            assert_equal(targets[done - args.update_size], state.target_params)
-            moved = jax.tree.map(lambda x, y: bool((x != y).any()), state.params, state.target_params)
-            assert any(jax.tree.leaves(moved))
+    before = trained(name, args, 128 // args.update_size - 1)[0]
+    for done in range(128, 512, args.update_size):
+        after = trained(name, args, done // args.update_size)[0]
+        tau = args.tau if done % 128 == 0 else 0
+        mixed = lambda old, new, tau=tau: (1 - tau) * old + tau * new  # noqa: E731
+        assert_equal(jax.tree.map(mixed, before.target_params, after.params), after.target_params, atol=1e-6)
+        moved = jax.tree.map(lambda x, y: bool((x != y).any()), before.params, after.params)
+        assert any(jax.tree.leaves(moved))
+        before = after
+
+
+@pytest.mark.parametrize("name", DQN)
+def test_prioritized_replay_learns_and_moves_its_priorities(name):
+    args = late(name)
+    state, metrics = trained(name, args, args.num_updates)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+    leaves = np.asarray(state.replay.sum_tree_state.nodes)
+    assert len(np.unique(leaves)) > 5 and np.isfinite(leaves).all()
+    assert float(metrics["td_loss"]) > 0
 
 
 @pytest.mark.parametrize("frequency", [1, 8, 12, 24, 40, 100])
@@ -478,25 +487,6 @@ def test_the_target_network_is_due_whenever_so_many_steps_have_passed(frequency)
         own = range(update * 32 + index * 8 + 1, update * 32 + index * 8 + 9)
         due = any(step % frequency == 0 for step in own)
         assert float(dqn_mlp.target_share(args, jnp.int32(update), jnp.int32(index))) == 0.5 * due
-
-
-@pytest.mark.parametrize("name", DQN)
-def test_the_target_network_moves_by_tau(name):
-    args = small(name, learning_starts=32, target_network_frequency=32, train_frequency=32, tau=0.25)
-    before, after = (trained(name, args, updates)[0] for updates in (3, 4))
-    expected = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, before.target_params, after.params)
-    assert_equal(expected, after.target_params, atol=1e-6)
-    assert any(bool((x != y).any()) for x, y in zip(*map(jax.tree.leaves, (before.params, after.params)), strict=True))
-
-
-@pytest.mark.parametrize("name", DQN)
-def test_prioritized_replay_learns_and_moves_its_priorities(name):
-    args = small(name, prioritized=True)
-    state, metrics = trained(name, args, args.num_updates)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
-    leaves = np.asarray(state.replay.sum_tree_state.nodes)
-    assert len(np.unique(leaves)) > 5 and np.isfinite(leaves).all()
-    assert float(metrics["td_loss"]) > 0
 
 
 # --------------------------------------------------------------------------------------------------------- checkpoints

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from runs import parsed
 from scripts import usually
 
 from popgym_arcade.baselines.devices import hosts
+from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 FLAGS = "--env-id CartPole-v1 --num-envs 8 --num-steps 16 --num-minibatches 2 --hidden-size 16 --eval-episodes 8"
@@ -133,12 +135,18 @@ TWO = "--distributed --coordinator-address 127.0.0.1:1 --num-processes 2"
     ("--distributed --process-id 1", "--process-id: give --distributed"),
     (f"{TWO} --process-id 2", "--process-id 2: use a number from 0 to 1"),
     (f"{TWO} --process-id 1 --coordinator-address nonsense", "--coordinator-address nonsense: write HOST:PORT"),
-    ("--distributed", "--distributed: coordinator_address should be defined"),
 ])  # fmt: skip
-def test_wrong_flags_are_refused(tmp_path, flags, message):
-    line = [sys.executable, str(ROOT / "pqn_mlp.py"), *flags.split()]
+def test_wrong_flags_are_refused(flags, message):
+    with pytest.raises(UserError) as error:
+        parsed(*flags.split())
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_without_a_cluster_it_is_refused(tmp_path):
+    line = [sys.executable, str(ROOT / "pqn_mlp.py"), "--distributed"]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "OMPI"))}
     refused = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
+    message = "pqn_mlp.py: error: --distributed: coordinator_address should be defined"
     assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 

@@ -636,7 +636,6 @@ def test_names_of_tasks():
     assert args.env_id == "multi-3" and args.tasks[1].env_id == "TetrisEasy"
 
 
-@pytest.mark.optimized
 @pytest.mark.slow
 def test_two_tasks_of_different_scales_are_learned_together():
     """Catch twice, its rewards once multiplied by 100: with PopArt both are learned. Random play gets -0.6 of 1."""

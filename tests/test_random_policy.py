@@ -1,12 +1,11 @@
 """benchmark/random_policy.py: the table of what random actions get."""
 
 import csv
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from harness import IDS, episodes, random_play
+from runs import called
 
 from benchmark import random_policy
 
@@ -41,6 +40,5 @@ def test_the_table_and_the_file_hold_what_was_played(tmp_path, capsys):
 
 @pytest.mark.parametrize("flags", ["--env-ids NavigatorEazy", "--episodes 0", "--seed -1"])
 def test_bad_input_is_refused_in_one_line(tmp_path, flags):
-    line = [sys.executable, random_policy.__file__, *flags.split(), "--out", str(tmp_path / "random")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    done = called(random_policy.__file__, *flags.split(), "--out", tmp_path / "random")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())

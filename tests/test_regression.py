@@ -2,11 +2,10 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from runs import called
 
 from benchmark import regression
 from popgym_arcade.baselines.errors import UserError
@@ -118,9 +117,9 @@ def test_what_cannot_be_compared_is_refused(changes, words, tmp_path):
 def test_the_exit_code_says_whether_anything_is_worse(tmp_path):
     write_run(tmp_path / "before/run", [1.0, 0.95, 0.9])
     write_run(tmp_path / "after/run", [0.1, 0.2, 0.1])
-    line = [sys.executable, regression.__file__, "--before", f"{tmp_path}/before/*", "--after"]
+    flags = "--before", f"{tmp_path}/before/*", "--after"
     codes = [
-        subprocess.run([*line, f"{tmp_path}/{name}/*"], capture_output=True, timeout=120).returncode
+        called(regression.__file__, *flags, f"{tmp_path}/{name}/*").returncode
         for name in ("before", "after", "nowhere")
     ]
     assert codes == [0, 3, 2]

@@ -3,7 +3,6 @@
 import csv
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import tyro
 from rliable import library, metrics
+from runs import called
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -396,8 +396,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
 
 
 def test_a_refusal_on_the_command_line(tmp_path):
-    line = [sys.executable, report.__file__, "--docs", f"{tmp_path}/nowhere.md"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    done = called(report.__file__, "--docs", f"{tmp_path}/nowhere.md")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "there is no such page" in done.stderr
 
 

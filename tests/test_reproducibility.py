@@ -6,13 +6,13 @@ import sys
 
 import pytest
 from runs import ROOT, assert_end_alike, only, parsed, rows
-from scripts import script, small
+from scripts import script, small, usually
 
 from popgym_arcade.baselines.running.command_line import set_up
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pqn_mlp", "ppo_continuous_action", "dqn_mlp"])
+@pytest.mark.parametrize("name", usually("pqn_mlp", of=("pqn_mlp", "ppo_continuous_action", "dqn_mlp")))
 def test_a_run_is_repeated_bit_for_bit_from_its_folder(name, tmp_path):
     module = script(name)
     folder = module.main(small(name, run_dir=str(tmp_path / "runs"), seed=3, gamma=0.9))

@@ -1,9 +1,10 @@
 """benchmark/soak.py: its table, and what it refuses. test_survival.py tests some of its faults themselves."""
 
 import csv
-import subprocess
 import sys
 from pathlib import Path
+
+from runs import called
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmark"))
@@ -31,8 +32,7 @@ def test_a_row_of_the_table():
 
 
 def test_an_unknown_fault_is_refused(tmp_path):
-    line = [sys.executable, str(ROOT / "benchmark/soak.py"), "--faults", "meteor", "--out", str(tmp_path / "x.csv")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    done = called(ROOT / "benchmark/soak.py", "--faults", "meteor", "--out", tmp_path / "x.csv")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("soak.py: error: --faults meteor: use some of kill, ")
     assert not list(tmp_path.iterdir())

@@ -2,8 +2,6 @@
 
 import csv
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -11,6 +9,7 @@ import gymnax
 import jax
 import numpy as np
 import pytest
+from runs import called
 
 from benchmark import throughput
 
@@ -176,7 +175,6 @@ def test_wrong_arguments_are_refused_with_what_to_change(change, message):
 
 
 def test_a_wrong_argument_on_the_command_line_is_one_line_and_exit_code_2(tmp_path):
-    command = [sys.executable, SCRIPT, "--env-ids", "Nowhere", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=SCRIPT.parents[1])
+    done = called(SCRIPT, "--env-ids", "Nowhere", "--out", tmp_path / "out")
     assert done.returncode == 2 and done.stdout == "" and not (tmp_path / "out").exists()
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("throughput.py: error: --env-ids 'Nowhere'")

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import scripts
 import tyro
 from jax import ShapeDtypeStruct as Shape
+from runs import called
 
 from popgym_arcade.baselines.running.memory_use import PROCESS_BYTES
 
@@ -292,7 +292,6 @@ def test_wrong_arguments_are_refused_with_what_to_change(change, message):
 
 
 def test_an_unknown_study_on_the_command_line_is_one_line_and_exit_code_2(tmp_path):
-    line = [sys.executable, training_speed.__file__, "--studies", "speed", "--out", str(tmp_path / "out")]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    done = called(training_speed.__file__, "--studies", "speed", "--out", tmp_path / "out")
     assert done.returncode == 2 and done.stdout == "" and not (tmp_path / "out").exists()
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("training_speed.py: error: --studies 'speed'")
