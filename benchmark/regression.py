@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parent))
 from report import read_run  # noqa: E402
 
 from popgym_arcade.analysis.command_line import launch  # noqa: E402
-from popgym_arcade.analysis.interquartile import estimate  # noqa: E402
+from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of  # noqa: E402
 from popgym_arcade.analysis.tables import markdown  # noqa: E402
 from popgym_arcade.baselines.errors import UserError  # noqa: E402
 
@@ -136,7 +136,7 @@ def compare(before: dict, after: dict) -> tuple[str, list[tuple[str, ...]]]:
 
 def middle(values: np.ndarray) -> str:
     """The interquartile mean."""
-    return f"{estimate([values]).value:.3f}"
+    return f"{iqm(*matrices_of([values])):.3f}"
 
 
 def main(args: Args) -> bool:

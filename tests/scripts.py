@@ -29,7 +29,8 @@ CADENCES = {"log_every": 64, "eval_every": 128, "checkpoint_every": 64, "eval_ep
 
 def usually(*names, of=ALL):
     """The scripts, or whatever `of` holds, as parameters of a test. Without --thorough only these are tested."""
-    return [name if name in names else pytest.param(name, marks=pytest.mark.thorough) for name in of]
+    rare = lambda case: pytest.param(*case if isinstance(case, tuple) else [case], marks=pytest.mark.thorough)  # noqa: E731
+    return [case if case in names else rare(case) for case in of]
 
 
 def script(name):

@@ -92,20 +92,30 @@ def test_both_games_of_the_page_draw_the_same(own_twin, obs_size, partial_obs):
     assert len(pictures) == (9 if partial_obs else 16)  # the partial twin shows the lamp at time 0 alone
 
 
-@pytest.mark.optimized
-@pytest.mark.slow
-def test_a_script_learns_the_game_of_the_page(tmp_path, monkeypatch):
-    """The first block, saved as lamps.py, is all it takes."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lamps.py").write_text(blocks(OWN_TWIN, "python")[0])
-    line = "--env-id lamps:Lamps --partial-obs --hidden-size 32 --num-steps 16 --learning-rate 1e-3"
-    line += " --total-timesteps 60000 --log-every 5000 --eval-every 5000 --target-return 0.95"  # 20,000 were enough
-    process = command(*line.split(), script=ROOT / "pqn_rnn.py")
+def trained_on_the_page(folder, line):
+    """The run of pqn_rnn.py on the page's game. The first block, saved as lamps.py, is all it takes."""
+    (folder / "lamps.py").write_text(blocks(OWN_TWIN, "python")[0])
+    flags = f"--env-id lamps:Lamps --partial-obs --hidden-size 32 --num-steps 16 {line}".split()
+    process = command(*flags, script=ROOT / "pqn_rnn.py", cwd=folder)
     _, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
-    folder = only(tmp_path / "runs")
-    assert folder.name.startswith("lamps.Lamps__pomdp__") and (folder / "lamps.py").exists()
-    assert float(rows(folder)[-1]["return_mean"]) > 0.9
+    run = only(folder / "runs")
+    assert run.name.startswith("lamps.Lamps__pomdp__") and (run / "lamps.py").exists()
+    return run
+
+
+@pytest.mark.slow
+def test_a_script_trains_on_the_game_of_the_page(tmp_path):
+    run = trained_on_the_page(tmp_path, "--total-timesteps 512 --eval-episodes 4")
+    assert [row["policy"] for row in rows(run)] == ["random", "greedy"]
+
+
+@pytest.mark.thorough
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_a_script_learns_the_game_of_the_page(tmp_path):
+    line = "--learning-rate 1e-3 --total-timesteps 60000 --log-every 5000 --eval-every 5000 --target-return 0.95"
+    assert float(rows(trained_on_the_page(tmp_path, line))[-1]["return_mean"]) > 0.9  # 20,000 steps were enough
 
 
 def test_a_taken_id_and_what_is_no_game_are_refused(own_twin):

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 from harness import (
+    EASY_USUALLY,
     FILM_LIMIT,
     IDS,
-    EASY_USUALLY,
     TWINS,
     facts,
     film,
