@@ -184,7 +184,7 @@ def test_a_seed_repeats_and_seeds_together_equal_seeds_alone(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", usually("pqn_rnn", of=PIXEL))
+@pytest.mark.parametrize("name", usually("pqn_mlp", of=PIXEL))
 def test_seeds_together_equal_seeds_alone_from_pixels(name):
     args = arcade(name, num_seeds=2)
     state, _ = trained(name, args, 2)

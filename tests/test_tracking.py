@@ -83,7 +83,7 @@ def steps_of(points_of: dict) -> dict[str, list[int]]:
 TWO_TASKS = {"env_ids": ("CartPole-v1",) * 2, "reward_scales": (1.0, 10.0)}
 
 
-@pytest.mark.parametrize(("name", "more"), [("pqn_mlp", {}), ("dqn_mlp", {}), ("impala_popart", TWO_TASKS)])
+@pytest.mark.parametrize(("name", "more"), [("pqn_mlp", {}), ("impala_popart", TWO_TASKS)])
 def test_every_point_is_mirrored(name, more, wandb, tmp_path):
     args = small(name, track=True, num_seeds=2, wandb_entity="team", run_dir=str(tmp_path), **more)
     folder = script(name).main(dataclasses.replace(args, total_timesteps=128))
