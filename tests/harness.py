@@ -165,7 +165,9 @@ def frames(env_id, states, partial_obs=False, obs_size=128):
 
 
 def same_pictures(one, other):
-    return (one == other).all(axis=(1, 2, 3))
+    """bool[n]; eight bytes are compared at a time."""
+    words = [np.ascontiguousarray(frames).reshape(len(frames), -1).view(np.uint64) for frames in (one, other)]
+    return (words[0] == words[1]).all(axis=1)
 
 
 def colors_of(pictures):
