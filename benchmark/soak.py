@@ -456,7 +456,7 @@ def damaged(bench: Bench, fault: str, how) -> Outcome:
     how(files_of(run, step)[bench.chance.integers(len(files_of(run, step)))])
     like_unbroken, began = bench.goes_on(run)
     kept = any(path.name.startswith(f"damaged-{step}-") for path in (run / "checkpoints").iterdir())
-    seen = "goes on from the one before; the damaged one is kept aside"
+    seen = "resumes from the one before; the damaged one is kept aside"
     return Outcome(fault, like_unbroken and kept and began < step, seen, step - began)
 
 
@@ -565,7 +565,7 @@ def read_only(bench: Bench) -> list[Outcome]:
     for folder in (run, run / "checkpoints"):
         folder.chmod(0o755)
     like_unbroken, _ = bench.goes_on(run, by=OBEDIENT)
-    outcomes.append(Outcome("a read-only run to go on with", refused and like_unbroken, resumed.seen()))
+    outcomes.append(Outcome("a read-only run to resume", refused and like_unbroken, resumed.seen()))
     return outcomes
 
 
