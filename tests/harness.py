@@ -20,8 +20,15 @@ import popgym_arcade
 
 IDS = list(popgym_arcade.REGISTERED_ENVIRONMENTS)
 EASY_IDS = [env_id for env_id in IDS if env_id.endswith("Easy")]
-# For the longer tests, whose subject is the same code at every level: without --thorough only the first one.
-EASY_USUALLY = [pytest.param(env_id, marks=[pytest.mark.thorough] * (env_id not in EASY_IDS)) for env_id in IDS]
+
+
+def only_usually(names, cases):
+    """`cases` as parameters of a test. Without --thorough only those in `names` are tested."""
+    rare = lambda case: pytest.param(*case if isinstance(case, tuple) else [case], marks=pytest.mark.thorough)  # noqa: E731
+    return [case if case in names else rare(case) for case in cases]
+
+
+EASY_USUALLY = only_usually(EASY_IDS, IDS)  # for the longer tests of what is the same code at every level
 TWINS = {"full": False, "partial": True}
 STATE_CHUNK = 512  # batches are cut and padded to these sizes, so that each function is compiled for one shape only
 FRAME_CHUNK = 32

@@ -7,7 +7,7 @@ import os
 
 import jax
 import jax.numpy as jnp
-import pytest
+from harness import only_usually
 
 from popgym_arcade.baselines.devices.mesh import over_seeds, seed_by_seed
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
@@ -28,9 +28,8 @@ CADENCES = {"log_every": 64, "eval_every": 128, "checkpoint_every": 64, "eval_ep
 
 
 def usually(*names, of=ALL):
-    """The scripts, or whatever `of` holds, as parameters of a test. Without --thorough only these are tested."""
-    rare = lambda case: pytest.param(*case if isinstance(case, tuple) else [case], marks=pytest.mark.thorough)  # noqa: E731
-    return [case if case in names else rare(case) for case in of]
+    """The scripts, or whatever `of` holds, as parameters of a test; all but `names` only with --thorough."""
+    return only_usually(names, of)
 
 
 def script(name):

@@ -146,8 +146,8 @@ def test_a_run_is_one_program_and_resumes_from_its_checkpoints(run):
     middle, end = (restore(folder, step, template) for step in (128, 256))
     whole, _ = trained(name, args, 8)
     assert_equal(whole, end)
-    resumed, _ = programs(name, args)[1](middle, jnp.int32(4))
-    assert_equal(resumed, end)
+    second_half, _ = programs(name, args)[1](middle, jnp.int32(4))
+    assert_equal(second_half, end)
 
 
 @pytest.mark.thorough

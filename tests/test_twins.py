@@ -24,6 +24,19 @@ from harness import (
 )
 
 
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_twins_have_the_same_rules(env_id):
+    """First states and transitions are the same program."""
+
+    def rules(twin):
+        env, params = make(env_id, twin)
+        state = jax.eval_shape(env.reset_state, jax.random.key(0), params)
+        reset = jax.make_jaxpr(env.reset_state)(jax.random.key(0), params)
+        return str(reset), str(jax.make_jaxpr(env.transition)(jax.random.key(0), state, np.int32(0), params))
+
+    assert rules(False) == rules(True)
+
+
 @pytest.mark.parametrize("env_id", EASY_USUALLY)
 def test_equal_states_rewards_and_flags_along_long_random_play(env_id):
     jax.tree.map(

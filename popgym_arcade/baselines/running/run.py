@@ -76,7 +76,8 @@ class Run:
         """
         args = self.args
         train_keys, self.eval_keys = make_keys(args)
-        train_keys, init = everywhere(args, train_keys), jax.jit(init)  # so that it is traced once for both uses
+        train_keys = everywhere(args, train_keys)
+        init = jax.jit(init)  # traced once for both uses
         template = abstract_state(args, init, train_keys)
         fresh = lambda: waited(jit_init(args, init, template), train_keys)  # noqa: E731
         state = self.resumed(template, fresh, optional) if args.resume else self.started(fresh)
