@@ -49,8 +49,21 @@ def surgery(env_id, states, rng):
             yield name, take(base, keep), take(altered, keep)
 
 
+@dataclasses.dataclass(frozen=True)
+class Counterexample:
+    """Two states with equal frames and unequal futures. Printed only when a test fails: printing is slow."""
+
+    what: str
+    states: object
+    others: object
+    i: int
+
+    def __repr__(self):
+        return f"{self.what}: {take(self.states, self.i)} and {take(self.others, self.i)}"
+
+
 def counterexamples(env_id, draw, states, others):
-    """Descriptions of pairs with equal frames and unequal futures, a few of each kind; how many pairs looked alike."""
+    """list[Counterexample] among the pairs that look alike, and the number of those pairs."""
     family, level = facts(env_id)
     if size(states) == 0:
         return [], 0
@@ -71,8 +84,7 @@ def counterexamples(env_id, draw, states, others):
         }
         for name, differs in differences.items():
             found += [
-                f"{name} after action {action}: {take(states, i)} and {take(others, i)}"
-                for i in np.flatnonzero(differs)[:3]
+                Counterexample(f"{name} after action {action}", states, others, i) for i in np.flatnonzero(differs)
             ]
     return found, size(states)
 
