@@ -29,6 +29,14 @@ def only_usually(names, cases):
 
 
 EASY_USUALLY = only_usually(EASY_IDS, IDS)  # for the longer tests of what is the same code at every level
+
+
+def at_first_or_easy(values):
+    """(id, value) for every id and value. Without --thorough, all but the first value are tested at Easy only."""
+    cases = [(env_id, value) for value in values for env_id in IDS]
+    return only_usually([case for case in cases if case[1] == values[0] or case[0] in EASY_IDS], cases)
+
+
 TWINS = {"full": False, "partial": True}
 STATE_CHUNK = 512  # batches are cut and padded to these sizes, so that each function is compiled for one shape only
 FRAME_CHUNK = 32

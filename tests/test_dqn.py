@@ -245,7 +245,7 @@ def weights(args, sample, update):
     "changes",
     [
         {"burn_in": 4, "n_step": 3, "prioritized": True},
-        {"burn_in": 0, "n_step": 8, "max_steps": 3},
+        pytest.param({"burn_in": 0, "n_step": 8, "max_steps": 3}, marks=pytest.mark.thorough),
         pytest.param({"burn_in": 16, "n_step": 1, "max_steps": 1}, marks=pytest.mark.thorough),
     ],
 )

@@ -8,6 +8,7 @@ from gymnax.environments import spaces
 from harness import (
     IDS,
     TWINS,
+    at_first_or_easy,
     episodes,
     expert_play,
     facts,
@@ -68,8 +69,7 @@ def test_types_are_fixed_and_strong(env_id):
                     assert flag.shape == () and flag.dtype == np.bool_
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize(("env_id", "limit"), at_first_or_easy(list(LIMITS)))
 def test_time_flags_and_auto_reset(env_id, limit):
     family, level = facts(env_id)
     played = random_play(env_id, LIMITS[limit])

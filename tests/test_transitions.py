@@ -2,7 +2,20 @@
 
 import numpy as np
 import pytest
-from harness import IDS, as_dict, expert_play, facts, field_names, flat, random_play, size, step, take, to_numpy
+from harness import (
+    IDS,
+    as_dict,
+    at_first_or_easy,
+    expert_play,
+    facts,
+    field_names,
+    flat,
+    random_play,
+    size,
+    step,
+    take,
+    to_numpy,
+)
 
 STEPS = 1000
 
@@ -34,8 +47,7 @@ def compare(env_id, before, actions, limit, result):
         assert result.truncated[i] == (not terminated and expected["time"] >= limit), where
 
 
-@pytest.mark.parametrize("limit", [None, 5], ids=["the limit", "a limit of five"])
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize(("env_id", "limit"), at_first_or_easy([None, 5]))
 def test_random_play_follows_the_model(env_id, limit):
     played = transitions(env_id, limit)
     family, level = facts(env_id)
