@@ -4,10 +4,11 @@ import functools
 
 import numpy as np
 import pytest
-from families.autoencode import BLACK, CANVAS, CARDS, MARK, RED, SCORE, SUITS, games
+from families.autoencode import BLACK, BORDER, CANVAS, CARDS, FACE, MARK, RED, SCORE, SUITS, games
 from families.base import DOWN, FIRE, LEFT, RIGHT, UP
 from harness import (
     TWINS,
+    colors_of,
     expert_games,
     expert_play,
     facts,
@@ -27,8 +28,9 @@ from popgym_arcade.environments.draw_utils import draw_number
 
 IDS = ids_of("AutoEncode")
 SIZES = (128, 256)
-SHOWN = {128: (0, 0, 10, 20), 256: (0, 0, 20, 40)}  # x0, y0, x1, y1
-SELECTED = {128: (117, 0, 127, 20), 256: (234, 0, 254, 40)}
+SHOWN = {128: (1, 1, 13, 21), 256: (2, 2, 26, 42)}  # x0, y0, x1, y1
+SELECTED = {128: (115, 1, 127, 21), 256: (230, 2, 254, 42)}
+ARROWS = {128: (116, 23, 126, 32), 256: (232, 46, 252, 64)}
 SCORE_BOX = {128: ((43, 1), (85, 15)), 256: ((86, 2), (171, 30))}
 NAME_TOP = {128: 115, 256: 231}
 FIRST = {128: 19, 256: 38}  # x and y of the history's first card
@@ -178,22 +180,23 @@ def shape(piece):
 
 
 @functools.cache
-def templates(obs_size):
-    """The four suits as they are shown, by their shape and colour: heart, spade, club, diamond."""
+def templates(obs_size, small=False):
+    """The four suits as they are shown, large or in the history: heart, spade, club, diamond."""
     env_id = IDS[0]
     states = copies(env_id, SUITS, time=1).replace(
         cards=np.repeat(np.arange(SUITS, dtype=np.int8)[:, None], cards_of(env_id), 1)
     )
-    return [crop(picture, SHOWN[obs_size]) for picture in frames(env_id, states, True, obs_size)]
+    pictures = frames(env_id, states, False, obs_size)
+    return [cell(picture, obs_size, 0) if small else crop(picture, SHOWN[obs_size]) for picture in pictures]
 
 
-def suit_of(piece, obs_size):
+def suit_of(piece, obs_size, small=False):
     """Which suit a piece of the picture shows; None without one."""
     if not len(shape(piece)):
         return None
     matches = [
         suit
-        for suit, template in enumerate(templates(obs_size))
+        for suit, template in enumerate(templates(obs_size, small))
         if np.array_equal(shape(piece), shape(template))
         and (piece == RED).all(-1).any() == (template == RED).all(-1).any()
     ]
@@ -207,23 +210,23 @@ def read(picture, obs_size, n=0):
     return {
         "shown": suit_of(crop(picture, SHOWN[obs_size]), obs_size),
         "selected": suit_of(crop(picture, SELECTED[obs_size]), obs_size),
-        "history": [suit_of(place, obs_size) for place in places],
+        "history": [suit_of(place, obs_size, small=True) for place in places],
         "marked": [i for i, place in enumerate(places) if (place == MARK).all(-1).any()],
     }
 
 
 @pytest.mark.parametrize("obs_size", SIZES)
 def test_suits_can_be_told_apart(obs_size):
-    """Two red, two black; those of one colour differ in many pixels; none touches the edge of its place."""
-    cards = templates(obs_size)
-    for suit, color in enumerate((RED, BLACK, BLACK, RED)):
-        assert {tuple(c) for c in cards[suit].reshape(-1, 3).tolist()} == {CANVAS, color}
-        rim = np.ones(cards[suit].shape[:2], bool)
-        rim[1:-1, 1:-1] = False
-        assert (cards[suit][rim] == CANVAS).all(), "cut off"
-        assert shape(cards[suit]).shape[0] >= 0.6 * PITCH[obs_size]
-    for one, other in ((0, 3), (1, 2)):
-        assert (cards[one] != cards[other]).any(-1).sum() >= 10 * (obs_size // 128)
+    """Two red, two black; those of one colour differ in many pixels; none touches the edge of its card."""
+    for small in (False, True):
+        cards = templates(obs_size, small)
+        for suit, color in enumerate((RED, BLACK, BLACK, RED)):
+            assert colors_of(cards[suit]) == {CANVAS, FACE, color} | (set() if small else {BORDER})
+            ink = (cards[suit] == color).all(-1)
+            assert not (ink[0] | ink[-1]).any() and not (ink[:, 0] | ink[:, -1]).any(), "cut off"
+            assert shape(cards[suit]).shape[0] >= 0.6 * PITCH[obs_size]
+        for one, other in ((0, 3), (1, 2)):
+            assert (cards[one] != cards[other]).any(-1).sum() >= 10 * (obs_size // 128)
 
 
 @pytest.mark.parametrize("obs_size", SIZES)
@@ -252,7 +255,7 @@ def test_everything_can_be_read_from_the_pixels(env_id, obs_size):
     # Nothing outside the places: without their pieces all pictures are the same empty canvas.
     for pictures in (full, partial):
         rest = pictures[:, : NAME_TOP[obs_size]].copy()
-        for x0, y0, x1, y1 in (SHOWN[obs_size], SELECTED[obs_size]):
+        for x0, y0, x1, y1 in (SHOWN[obs_size], SELECTED[obs_size], ARROWS[obs_size]):
             rest[:, y0:y1, x0:x1] = CANVAS
         (x0, y0), (x1, y1) = SCORE_BOX[obs_size]
         rest[:, y0:y1, x0:x1] = CANVAS

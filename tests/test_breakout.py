@@ -11,6 +11,7 @@ from families.breakout import (
     CANVAS,
     COLUMNS,
     LIMIT,
+    PADDLE,
     ROWS,
     SCORE,
     STRIKE,
@@ -138,7 +139,7 @@ def test_the_paddle_starts_on_the_board(env_id, obs_size):
     scale, corner = obs_size // 128, CORNER[obs_size]
     picture = frames(env_id, take(fresh, slice(0, 1)), True, obs_size)[0]
     floor = picture[corner + 19 * 5 * scale : corner + 100 * scale]
-    assert (floor == BALL).all(-1).sum() == width * 10 * 5 * scale**2
+    assert (floor == PADDLE).all(-1).sum() == width * 10 * 5 * scale**2
     assert (floor[:, : corner + fresh.paddle_x[0] * 10 * scale] != BALL).any(-1).all()
 
 
@@ -280,25 +281,25 @@ def read(picture, obs_size):
     """What a picture says, by colours alone."""
     cells = cells_of(picture, obs_size)
     seen = {"bricks": wall(), "ball": None, "direction": None, "strike": False, "trail": None}
-    paddle = [x for x in range(COLUMNS) if (cells[19, x] == BALL).all()]
+    paddle = [x for x in range(COLUMNS) if (cells[19, x] == PADDLE).all()]
     assert paddle == list(range(paddle[0], paddle[-1] + 1))
     seen["paddle"] = (paddle[0], len(paddle))
     for y in range(19):
         for x in range(COLUMNS):
             cell = cells[y, x]
             color = BRICKS[y - 1] if 1 <= y <= 6 else None
-            struck, corners = has(cell, STRIKE), [cell[0, 0], cell[0, -1], cell[-1, -1], cell[-1, 0]]
+            struck, corners = has(cell, STRIKE), [cell[1, 1], cell[1, -3], cell[-2, -3], cell[-2, 1]]
             ground = cell[0, 0]
             if struck or (cell[2] == BALL).all():  # the ball fills its cell but for the notch
                 assert seen["ball"] is None
                 seen["ball"], seen["strike"] = (y, x), struck
-                notches = [way for way in range(4) if (corners[way] != (STRIKE if struck else BALL)).any()]
+                notches = [way for way in range(4) if tuple(corners[way]) not in (BALL, STRIKE)]
                 if notches:
                     (seen["direction"],) = notches
                     ground = corners[notches[0]]
                 else:
                     ground = np.array(BOARD)
-            elif color and (cell[0, 2] == BOARD).all() and (cell[0, 3] == BALL).all():  # in a gap of its brick
+            elif color and (cell[0, 2] == BALL).all():  # between the ends of a brick
                 assert seen["ball"] is None
                 seen["ball"] = (y, x)
             elif has(cell, TRAIL):

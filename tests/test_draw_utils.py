@@ -26,6 +26,11 @@ BOXED = {
     "club": lambda a, b, canvas: du.draw_club(a, b, RED, canvas),
     "diamond": lambda a, b, canvas: du.draw_diamond(a, b, RED, canvas),
     "hexagon": lambda a, b, canvas: du.draw_hexagon(a, b, RED, canvas),
+    "gem": lambda a, b, canvas: du.draw_gem(a, b, RED, canvas),
+    "bomb": lambda a, b, canvas: du.draw_bomb(a, b, RED, canvas),
+    "pawn": lambda a, b, canvas: du.draw_pawn(a, b, RED, canvas),
+    "pin": lambda a, b, canvas: du.draw_pin(a, b, RED, canvas),
+    "arc": lambda a, b, canvas: du.draw_arc(a, b, 2, RED, canvas),
     "tnt": lambda a, b, canvas: du.draw_tnt_block(a, b, canvas),
     "digit": lambda a, b, canvas: du.draw_digit(a, b, RED, canvas, 8),
     "letter": lambda a, b, canvas: du.draw_letter(a, b, RED, canvas, "E"),
@@ -35,6 +40,8 @@ BOXED = {
     "up_arrow": lambda a, b, canvas: du.draw_vertical_arrow(a, b, RED, -1.3, canvas),
     "clockwise_arrow": lambda a, b, canvas: du.draw_crooked_arrow(a, b, RED, 2.2, canvas),
     "anticlockwise_arrow": lambda a, b, canvas: du.draw_crooked_arrow(a, b, RED, -3.0, canvas),
+    "arrow_bent_right": lambda a, b, canvas: du.draw_curved_arrow(a, b, RED, 2.2, canvas),
+    "arrow_bent_left": lambda a, b, canvas: du.draw_curved_arrow(a, b, RED, -3.0, canvas),
 }
 # These may leave their box: a text too long for it, a circle with a larger radius, a pole that is turned.
 FREE = {
@@ -190,7 +197,7 @@ def test_tnt_block_is_red_with_a_white_band_and_reads_tnt_when_large_enough():
 
 
 def test_all_characters_differ_at_ten_pixels():
-    characters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-+. "
+    characters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-+.? "
     boxes = {c: du.draw_letter((0, 0), (10, 10), RED, blank(10, 10), c) for c in characters}
     for one, other in itertools.combinations(characters, 2):
         assert (boxes[one] != boxes[other]).any(-1).sum() >= 4, (one, other)  # one dot
@@ -230,16 +237,25 @@ def test_number_in_the_score_box_of_a_large_frame_has_digits_of_15_by_25():
 
 
 @pytest.mark.parametrize(
-    "size, top, word, letter, gap", [(128, 115, "HE", 10, 1), (256, 231, "HE", 20, 3), (128, 115, 6 * "HE", 10, 1)]
+    "size, top, word, height, width, gap",
+    [
+        (128, 115, "HE", 10, 10, 1),
+        (256, 231, "HE", 20, 20, 3),
+        (128, 115, 6 * "HE", 10, 9, 1),  # does not fit in full width, so the letters get narrower
+        (256, 231, 6 * "HE", 20, 18, 3),
+        (128, 115, "HAVE" + 5 * "HE", 10, 8, 1),
+        (128, 115, 10 * "HE", 5, 5, 1),  # nor in four fifths of it, so they get lower
+    ],
 )
-def test_words_in_the_name_strip(size, top, word, letter, gap):
+def test_words_in_the_name_strip(size, top, word, height, width, gap):
     drawn = du.draw_str((0, top), (size, size), RED, blank(size, size), word)
-    rows, columns = np.nonzero((drawn != 7).any(-1))
-    if len(word) == 12:  # does not fit at 10 pixels a letter, so the letters shrink
-        letter, gap = 5, 1
-    assert rows.max() + 1 - rows.min() == letter
-    assert columns.max() + 1 - columns.min() == len(word) * (letter + gap) - gap
+    ink = (drawn != 7).any(-1)
+    rows, columns = np.nonzero(ink)
+    assert rows.max() + 1 - rows.min() == height
+    assert columns.max() + 1 - columns.min() == len(word) * (width + gap) - gap
     assert abs((columns.max() + 1 + columns.min()) - size) <= 1
+    first = ink[rows.min() :, columns.min() : columns.min() + width]
+    np.testing.assert_array_equal(first, first[:, ::-1])  # an H, its strokes of one width
 
 
 def test_a_word_written_down_has_upright_letters_below_each_other():
@@ -274,6 +290,23 @@ def test_opposite_turns_mirror_each_other_and_grow_with_the_velocity():
         np.testing.assert_array_equal(right, left[:, ::-1])
         areas.append((right != 7).any(-1).sum())
     assert areas[0] == 0 and areas[-2] == areas[-1] and areas[:-1] == sorted(set(areas))
+
+
+def test_bent_arrows_mirror_each_other_lie_on_the_arc_and_reach_its_end():
+    box = (2, 3), (98, 19)
+    arc = (du.draw_arc(*box, 2, RED, blank(24, 100)) != 7).any(-1)
+    assert arc[:, 2].any() and arc[:, 97].any()
+    heights = [np.nonzero(column)[0].mean() for column in arc.T[2:98]]
+    assert np.diff(heights[:48]).max() <= 0 and heights[0] - heights[47] == pytest.approx(8, abs=1)
+    tips = []
+    for speed in (0.0, 0.5, 1.5, 2.5, 3.0, 9.0):
+        right, left = (du.draw_curved_arrow(*box, RED, sign * speed, blank(24, 100)) for sign in (1, -1))
+        np.testing.assert_array_equal(right, left[:, ::-1])
+        ink = (right != 7).any(-1)
+        assert not ink[:, :50].any()
+        tips.append(ink.any(0).nonzero()[0].max() - 49 if ink.any() else 0)
+        assert not speed or (ink & arc).sum() > 0.4 * ink.sum()
+    np.testing.assert_allclose(tips, [0, 8, 24, 40, 48, 48], atol=1)
 
 
 def test_pole_turns_clockwise_about_its_start():

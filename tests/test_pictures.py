@@ -61,7 +61,7 @@ def test_navigator_can_be_read_from_the_pixels(env_id, obs_size):
     n, (board, cell) = navigator.SIZES[level], NAVIGATOR_BOARD[obs_size][level]
     states = states_met(env_id, 60)
     first = (obs_size - board) // 2 + 2
-    # Cursors also on TNT, on treasures, and in the corners
+    # Players also on treasures
     states = states.replace(
         x=np.where(np.arange(60) % 3 == 1, states.treasure_x, states.x).astype(np.int32),
         y=np.where(np.arange(60) % 3 == 1, states.treasure_y, states.y).astype(np.int32),
@@ -77,14 +77,12 @@ def test_navigator_can_be_read_from_the_pixels(env_id, obs_size):
                 top, left = first + y * (cell + 2), first + x * (cell + 2)
                 inside = picture[top : top + cell, left : left + cell]
                 seen = colors_of(inside)
-                assert (navigator.RED in seen) == states.tnt[i, y, x]
+                assert (navigator.BOMB in seen) == states.tnt[i, y, x]
                 assert (navigator.TREASURE in seen) == ((x, y) == (states.treasure_x[i], states.treasure_y[i]))
-                cursor = (x, y) == (states.x[i], states.y[i])
-                around = picture[top - 2 : top + cell + 2, left - 2 : left + cell + 2]
-                if cursor:
-                    assert len(where(around, navigator.CURSOR)[0]) >= 8, "the cursor is hard to see"
+                if (x, y) == (states.x[i], states.y[i]):
+                    assert len(where(inside, navigator.PLAYER)[0]) >= 8, "the player is hard to see"
                 else:
-                    assert navigator.CURSOR not in seen
+                    assert navigator.PLAYER not in seen
 
 
 @pytest.mark.parametrize("obs_size", SIZES)
@@ -93,15 +91,15 @@ def test_navigator_partial_grid_is_empty(env_id, obs_size):
     states = states_met(env_id, 40)
     states = states.replace(time=np.maximum(states.time, 1))
     pictures = frames(env_id, states, True, obs_size)
-    for color in (navigator.RED, navigator.TREASURE):
+    for color in (navigator.BOMB, navigator.TREASURE):
         assert not (pictures == color).all(-1).any()
 
 
 # CountRecall: places of the cards and of the counter
 
 PLACES = {
-    128: {"value card": (0, 0, 10, 20), "query card": (117, 0, 127, 20), "counter": (68, 1, 123, 15)},
-    256: {"value card": (0, 0, 20, 40), "query card": (234, 0, 254, 40), "counter": (136, 2, 246, 30)},
+    128: {"value card": (1, 1, 12, 20), "query card": (115, 1, 126, 20), "counter": (68, 1, 123, 15)},
+    256: {"value card": (2, 2, 25, 41), "query card": (230, 2, 253, 41), "counter": (136, 2, 246, 30)},
 }
 
 

@@ -7,16 +7,25 @@ from flax import struct
 from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import FIRE, LEFT, RIGHT, ArcadeEnvironment, ArcadeState
-from popgym_arcade.environments.cards import NO_CARD, card_pictures, shuffled
+from popgym_arcade.environments.cards import (
+    LEFT_CARD,
+    NO_CARD,
+    RIGHT_CARD,
+    RIGHT_SIGN,
+    card_pictures,
+    shuffled,
+    small_card_pictures,
+)
+from popgym_arcade.environments.draw_utils import draw_triangle
 from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, grid, number, titled
 
 CANVAS, SCORE, NAME = (173, 217, 230), (255, 48, 71), (255, 105, 186)
-MARK = NAME  # the ground of the card that is to be answered next
+ARROWS = (64, 64, 64)
+MARK = NAME  # the colour of the card that is to be answered next
 
 NUM_SUITS = 4
 MARKED = NUM_SUITS  # added to a card's picture in the history
-SHOWN_CARD = {128: (0, 0), 256: (0, 0)}
-SELECTED_SUIT = {128: (117, 0), 256: (234, 0)}
+WHICH = 1 + NUM_SUITS  # the picture of a card with a question mark
 
 
 @struct.dataclass
@@ -55,14 +64,21 @@ class AutoEncode(ArcadeEnvironment):
         pitch = 10 * obs_size // 128
         first = (obs_size - 9 * pitch) // 2
         canvas = titled(obs_size, CANVAS, "AutoEncode", NAME)
-        cards = card_pictures((2 * pitch, pitch), NUM_SUITS, CANVAS)
-        history = [card_pictures((pitch, pitch), NUM_SUITS, CANVAS), card_pictures((pitch, pitch), NUM_SUITS, MARK)[1:]]
+        (left, top), (right, _) = RIGHT_SIGN[obs_size]
+        width, bottom = 4 * obs_size // 128, top + 9 * obs_size // 128
+        canvas = draw_triangle((left, top), (left + width, bottom), ARROWS, canvas, direction=3)
+        canvas = draw_triangle((right - width, top), (right, bottom), ARROWS, canvas, direction=4)
+        cards = card_pictures(obs_size, NUM_SUITS, CANVAS)
+        history = [
+            small_card_pictures(obs_size, NUM_SUITS, CANVAS),
+            small_card_pictures(obs_size, NUM_SUITS, CANVAS, face=MARK)[1:],
+        ]
         places = grid((first, first), (9, 9), pitch).reshape(-1, 2)[: self.num_cards]
         self.screen = Screen(
             canvas,
             {
-                "shown": Sprites(np.array(SHOWN_CARD[obs_size]), cards),
-                "selected": Sprites(np.array(SELECTED_SUIT[obs_size]), cards),
+                "shown": Sprites(np.array(LEFT_CARD[obs_size]), cards),
+                "selected": Sprites(np.array(RIGHT_CARD[obs_size]), cards),
                 "score": number(SCORE_BOX[obs_size], SCORE, canvas, largest=self.num_cards),
                 "history": Sprites(places, np.concatenate(history)),
             },
@@ -92,15 +108,15 @@ class AutoEncode(ArcadeEnvironment):
         return state, right / self.num_cards, state.answered == self.num_cards
 
     def render(self, state: AutoEncodeState, params: EnvParams | None = None) -> jax.Array:
-        """The card shown, the selected suit, and in the full frame the cards before and the mark."""
+        """The card shown or a question mark, the selected suit, and in the full frame the cards before and the mark."""
         position = np.arange(self.num_cards)
         all_shown = state.time >= self.num_cards
         cards = 1 + state.cards
         history = cards + MARKED * (self._asked(state) & all_shown)
         return self.screen.draw(
             {
-                # a sum of one card while cards are shown, and of none (NO_CARD) later
-                "shown": jnp.sum(jnp.where(position == state.time, cards, NO_CARD)),
+                # a sum of one card while cards are shown
+                "shown": jnp.where(all_shown, WHICH, jnp.sum(jnp.where(position == state.time, cards, 0))),
                 "selected": 1 + state.selected,
                 "score": state.score,
                 "history": jnp.where((position < state.time) & self.shows_all(state), history, NO_CARD),

@@ -12,7 +12,7 @@ from popgym_arcade.environments.screen import SCORE_BOX, Color, Screen, Sprites,
 
 CANVAS, GROUND = (119, 122, 127), (0, 0, 0)
 BRICKS = ((200, 72, 72), (198, 108, 58), (255, 122, 48), (162, 162, 42), (72, 255, 72), (66, 72, 200))  # rows 1 to 6
-BALL, TRAIL, STRIKE = (200, 72, 72), (255, 50, 50), (255, 255, 0)  # the paddle has the ball's colour
+PADDLE_COLOR, BALL, TRAIL, STRIKE = (200, 72, 72), (255, 255, 255), (150, 150, 150), (0, 160, 255)
 SCORE, NAME = (255, 48, 71), (255, 255, 0)
 
 ROWS, COLUMNS = 20, 10
@@ -74,7 +74,7 @@ class Breakout(ArcadeEnvironment):
         groups = {
             "ceiling": Sprites(cells[: WALL.start], ground),
             "open": Sprites(cells[WALL.stop : FLOOR], ground),
-            "floor": Sprites(cells[FLOOR], _pictures(scale, dot=BALL)),
+            "floor": Sprites(cells[FLOOR], _pictures(scale, dot=PADDLE_COLOR)),
         }
         for row, color in zip(WALL, BRICKS, strict=True):
             groups[f"row {row}"] = Sprites(cells[row], _pictures(scale, brick=color))
@@ -197,13 +197,10 @@ def _pictures(scale: int, dot: Color | None = None, brick: Color | None = None) 
     if brick is not None:
         bare = blank(CELL, GROUND)
         bare[:-1, :-1] = brick  # a dark line tells bricks apart
-        window = bare.copy()
-        window[:, 2:-2] = GROUND  # sets the trail and the plain ball off against a brick of nearly their colour
-        on_brick = _things(blank(CELL, brick), TRAIL)
+        on_brick = _things(blank(CELL, brick), TRAIL)  # so that the notch shows enough of the brick
         on_brick[NOTHING] = bare
-        on_brick[DOT] = _things(window, TRAIL)[DOT]
-        on_brick[PLAIN] = window.copy()
-        on_brick[PLAIN][:, 3:-3] = BALL
+        on_brick[PLAIN] = bare.copy()
+        on_brick[PLAIN][:, 2:-2] = BALL  # leaves some of the brick to be seen
         pictures += on_brick
     return np.stack(pictures).repeat(scale, 1).repeat(scale, 2)
 

@@ -7,11 +7,17 @@ from flax import struct
 from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import LEFT, RIGHT, ArcadeEnvironment, ArcadeState
-from popgym_arcade.environments.draw_utils import FULL_SPEED, draw_horizontal_arrow, draw_rectangle
+from popgym_arcade.environments.draw_utils import (
+    FULL_SPEED,
+    draw_arc,
+    draw_curved_arrow,
+    draw_horizontal_arrow,
+    draw_rectangle,
+)
 from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, blank, number, titled
 
 CANVAS, CART, POLE = (51, 51, 51), (245, 74, 140), (140, 69, 18)
-ARROW, ZERO = (204, 204, 204), (102, 102, 102)
+ARROW, SCALE = (204, 204, 204), (102, 102, 102)
 SCORE, NAME = (0, 255, 128), (74, 214, 247)
 HIDDEN = 0  # the picture of cart and pole that shows nothing
 
@@ -66,8 +72,8 @@ class CartPole(ArcadeEnvironment):
                 "score": number(SCORE_BOX[obs_size], SCORE, canvas),
                 "cart": Sprites(np.array([left, ground]), self._bars(self.cart_width, 16 * scale, CART)),
                 "pole": Sprites(np.array(slices), self._bars(self.pole_width, 1, POLE)),
-                "x_dot": Sprites(np.array([left, top + 69 * scale]), self._arrows(12 * scale)),
-                "theta_dot": Sprites(np.array([left, top + 83 * scale]), self._arrows(12 * scale)),
+                "x_dot": Sprites(np.array([left, top + 72 * scale]), self._arrows(12 * scale)),
+                "theta_dot": Sprites(np.array([left, top]), self._arcs(16 * scale)),
             },
         )
 
@@ -140,7 +146,8 @@ class CartPole(ArcadeEnvironment):
         """Pictures as wide as the board: arrows from its middle, ordered from the longest left to the longest right."""
         middle, longest, half_line = self.board // 2, self.arrow_length, self.board // 96
         empty = blank((height, self.board), CANVAS)
-        empty = draw_rectangle((middle - half_line, 0), (middle + half_line, height), ZERO, empty)
+        empty = draw_rectangle((0, height // 2 - half_line), (self.board, height // 2 + half_line), SCALE, empty)
+        empty = draw_rectangle((middle - half_line, 0), (middle + half_line, height), SCALE, empty)
         right = (middle + half_line, 0), (middle + half_line + longest, height)
         left = (middle - half_line - longest, 0), (middle - half_line, height)
         return np.stack(
@@ -149,6 +156,15 @@ class CartPole(ArcadeEnvironment):
                 for length in range(-longest, longest + 1)
             ]
         )
+
+    def _arcs(self, height: int) -> np.ndarray:
+        """The same for a rotation: bent arrows, which turn over the pole as it does."""
+        middle, longest, half_line = self.board // 2, self.arrow_length, self.board // 96
+        box = (0, 0), (self.board, height)
+        empty = draw_arc(*box, 2 * half_line, SCALE, blank((height, self.board), CANVAS))
+        empty = draw_rectangle((middle - half_line, 0), (middle + half_line, height // 2), SCALE, empty)
+        speeds = [length / longest * FULL_SPEED for length in range(-longest, longest + 1)]
+        return np.stack([draw_curved_arrow(*box, ARROW, speed, empty) for speed in speeds])
 
 
 class CartPoleEasy(CartPole):

@@ -7,15 +7,22 @@ from flax import struct
 from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import DOWN, FIRE, UP, ArcadeEnvironment, ArcadeState
-from popgym_arcade.environments.cards import NO_CARD, card_pictures, shuffled
-from popgym_arcade.environments.draw_utils import draw_rectangle
+from popgym_arcade.environments.cards import (
+    LEFT_CARD,
+    LEFT_SIGN,
+    NO_CARD,
+    RIGHT_CARD,
+    RIGHT_SIGN,
+    card_pictures,
+    shuffled,
+    small_card_pictures,
+)
+from popgym_arcade.environments.draw_utils import draw_letter, draw_rectangle
 from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, grid, number, titled
 
 CANVAS, BOARD = (245, 245, 245), (153, 179, 204)
-SCORE, COUNTER, NAME = (191, 26, 26), (143, 237, 143), (74, 191, 240)
+SCORE, COUNTER, NAME, SIGN = (191, 26, 26), (143, 237, 143), (74, 191, 240), (64, 64, 64)
 
-VALUE_CARD = {128: (0, 0), 256: (0, 0)}
-QUERY_CARD = {128: (117, 0), 256: (234, 0)}
 COUNTER_BOX = {128: ((68, 1), (123, 15)), 256: ((136, 2), (246, 30))}
 COUNTER_PLATE = {128: ((82, 1), (109, 15)), 256: ((171, 2), (211, 30))}  # pale green needs a dark ground
 
@@ -60,16 +67,17 @@ class CountRecall(ArcadeEnvironment):
         canvas = draw_rectangle((board[0], board[0]), (board[1], board[1]), BOARD, canvas)
         history = grid((board[0], board[0]), (9, 9), pitch).reshape(-1, 2)[: self.num_cards]
         canvas = draw_rectangle(*COUNTER_PLATE[obs_size], (0, 0, 0), canvas)
-        cards = card_pictures((2 * pitch, pitch), self.num_types, BOARD)
-        cards[NO_CARD] = CANVAS
+        canvas = draw_letter(*LEFT_SIGN[obs_size], SIGN, canvas, "+")  # one more of these
+        canvas = draw_letter(*RIGHT_SIGN[obs_size], SIGN, canvas, "?")  # how many of these?
+        cards = card_pictures(obs_size, self.num_types, CANVAS)
         self.screen = Screen(
             canvas,
             {
-                "value": Sprites(np.array(VALUE_CARD[obs_size]), cards),
-                "query": Sprites(np.array(QUERY_CARD[obs_size]), cards),
+                "value": Sprites(np.array(LEFT_CARD[obs_size]), cards),
+                "query": Sprites(np.array(RIGHT_CARD[obs_size]), cards),
                 "counter": number(COUNTER_BOX[obs_size], COUNTER, canvas, largest=self.num_cards),
                 "score": number(SCORE_BOX[obs_size], SCORE, canvas, largest=self.num_cards),
-                "history": Sprites(history, card_pictures((pitch, pitch), self.num_types, BOARD)),
+                "history": Sprites(history, small_card_pictures(obs_size, self.num_types, BOARD)),
             },
         )
 

@@ -30,10 +30,10 @@ Canvas = Any  # np.ndarray or jax.Array [height, width, 3], uint8
 
 FULL_SPEED = 3.0  # the velocity at which an arrow fills its box
 
-# The font: 5 rows of 5 dots for each character. Digits have square corners and letters round ones, so that 0 and O,
-# 5 and S, 8 and B stay apart.
+# The font: 5 rows of 5 dots for each character. Digits have square corners and letters round ones, so that 5 and S, 8
+# and B stay apart; 0 is slashed, unlike O and D.
 _GLYPHS = {
-    "0": "##### #...# #...# #...# #####",
+    "0": ".###. #..## #.#.# ##..# .###.",
     "1": "..#.. .##.. ..#.. ..#.. #####",
     "2": "##### ....# ##### #.... #####",
     "3": "##### ....# .#### ....# #####",
@@ -51,9 +51,9 @@ _GLYPHS = {
     "F": "##### #.... ####. #.... #....",
     "G": ".#### #.... #..## #...# .####",
     "H": "#...# #...# ##### #...# #...#",
-    "I": ".###. ..#.. ..#.. ..#.. .###.",
+    "I": "##### ..#.. ..#.. ..#.. #####",
     "J": "..### ...#. ...#. #..#. .##..",
-    "K": "#..#. #.#.. ##... #.#.. #..#.",
+    "K": "#...# #..#. ###.. #..#. #...#",
     "L": "#.... #.... #.... #.... #####",
     "M": "#...# ##.## #.#.# #...# #...#",
     "N": "#...# ##..# #.#.# #..## #...#",
@@ -71,8 +71,9 @@ _GLYPHS = {
     "Z": "##### ...#. ..#.. .#... #####",
     " ": "..... ..... ..... ..... .....",
     "-": "..... ..... .###. ..... .....",
-    "+": "..... ..#.. .###. ..#.. .....",
+    "+": "..#.. ..#.. ##### ..#.. ..#..",
     ".": "..... ..... ..... ..... ..#..",
+    "?": ".###. #...# ..##. ..... ..#..",
 }
 _TNT = "###.##..### .#..#.#..#. .#..#.#..#. .#..#.#..#. .#..#.#..#."  # 11 x 5 dots, too wide for the font
 
@@ -285,10 +286,10 @@ def draw_club(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas
     """Fill a club, as large as a square in the middle of the box allows."""
     box = _square(_box(canvas, top_left, bottom_right, color))
     u, v = box.xp.abs(box.u), box.v
-    # Three lobes that stay apart at few pixels, where a club would look like a spade, and a bar that joins them
-    top = (u / 0.47) ** 2 + ((v + 0.68) / 0.34) ** 2 <= 1.003
-    sides = ((u - 0.68) / 0.33) ** 2 + ((v - 0.12) / 0.4) ** 2 <= 1.003
-    bar = (u <= 0.6803) & (box.xp.abs(v - 0.12) <= 0.1303)
+    # Three circles that stay apart at few pixels, where a club would look like a spade, and a bar that joins them
+    top = u**2 + (v + 0.55) ** 2 <= 0.2003
+    sides = (u - 0.66) ** 2 + (v - 0.24) ** 2 <= 0.1953
+    bar = (u <= 0.6603) & (box.xp.abs(v - 0.24) <= 0.1303)
     return _paint(box.xp, (top | sides | bar | _stem(box)) & box.inside, color, canvas)
 
 
@@ -310,6 +311,52 @@ def draw_hexagon(top_left: Point, bottom_right: Point, color: Color, canvas: Can
     box = _square(_box(canvas, top_left, bottom_right, color))
     mask = box.xp.abs(box.u) / 2 + box.xp.abs(box.v) <= 1.01
     return _paint(box.xp, mask & box.inside, color, canvas)
+
+
+def draw_gem(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
+    """Fill a cut gem, as large as a square in the middle of the box allows: light above, in shadow on the right."""
+    box = _square(_box(canvas, top_left, bottom_right, color))
+    xp, u, v = box.xp, box.xp.abs(box.u), box.v
+    crown = (v > -0.8503) & (v <= -0.1303) & (u <= 0.9503 + 0.6 * (v + 0.1303))
+    pavilion = (v > -0.1303) & (u <= (1.0703 - v) * 0.8303)
+    color = xp.asarray(color, xp.float32)
+    canvas = _paint(xp, pavilion & box.inside, color, canvas)
+    canvas = _paint(xp, pavilion & (box.u > 0.2003) & box.inside, 0.55 * color, canvas)
+    return _paint(xp, crown & box.inside, 0.4 * color + 0.6 * 255, canvas)
+
+
+def draw_bomb(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
+    """Fill a round bomb whose fuse burns orange, as large as a square in the middle of the box allows."""
+    box = _square(_box(canvas, top_left, bottom_right, color))
+    xp, u, v = box.xp, box.u, box.v
+    body = (u + 0.18) ** 2 + (v - 0.2) ** 2 <= 0.5703
+    fuse = (u > 0.1003) & (v < -0.1003) & (xp.abs(u + v) <= 0.2103)
+    spark = (u > 0.5503) & (v < -0.5503)
+    glint = (u + 0.48) ** 2 + (v + 0.1) ** 2 <= 0.0353
+    canvas = _paint(xp, (body | fuse) & box.inside, color, canvas)
+    canvas = _paint(xp, glint & box.inside, (255, 255, 255), canvas)
+    return _paint(xp, spark & box.inside, (255, 160, 0), canvas)
+
+
+def draw_pawn(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
+    """Fill a chess pawn, as large as a square in the middle of the box allows."""
+    box = _square(_box(canvas, top_left, bottom_right, color))
+    u, v = box.xp.abs(box.u), box.v
+    head = u**2 + (v + 0.52) ** 2 <= 0.2203
+    body = (v > -0.4003) & (u <= 0.2003 + 0.35 * (v + 0.2003))
+    foot = (v > 0.5503) & (u <= 0.8303)
+    return _paint(box.xp, (head | body | foot) & box.inside, color, canvas)
+
+
+def draw_pin(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
+    """Fill a bowling pin with a crimson collar, as large as a square in the middle of the box allows."""
+    box = _square(_box(canvas, top_left, bottom_right, color))
+    u, v = box.xp.abs(box.u), box.v
+    head = u**2 + (v + 0.68) ** 2 <= 0.1403
+    neck = (u <= 0.2203) & (v > -0.7003) & (v < 0.3003)
+    belly = (u / 0.66) ** 2 + ((v - 0.42) / 0.62) ** 2 <= 1.003
+    canvas = _paint(box.xp, (head | neck | belly) & box.inside, color, canvas)
+    return _paint(box.xp, neck & (v > -0.4003) & (v < -0.1003) & box.inside, (220, 20, 60), canvas)
 
 
 def draw_tnt_block(top_left: Point, bottom_right: Point, canvas: Canvas) -> Canvas:
@@ -350,7 +397,7 @@ def draw_digit(top_left: Point, bottom_right: Point, color: Color, canvas: Canva
 def draw_letter(
     top_left: Point, bottom_right: Point, color: Color, canvas: Canvas, letter_code: str | Number
 ) -> Canvas:
-    """Draw one character of the font (A-Z, 0-9, space, - + .), stretched to the box by nearest neighbour.
+    """Draw one character of the font (A-Z, 0-9, space, - + . ?), stretched to the box by nearest neighbour.
 
     `letter_code` is a string of one character or a character code (int, may be traced); small letters become capitals.
     A string outside the font raises a ValueError, a code without a glyph draws nothing.
@@ -395,24 +442,26 @@ def draw_str(
 ) -> Canvas:
     """Write `word` in the middle of the box, from left to right or, with `horizontal=False`, from top to bottom.
 
-    The letters are the largest with square dots that leave a pixel free above and below (left and right) and fit the
-    box lengthwise, one pixel a dot at the least: 10 x 10 pixels and 1 apart in a box 13 pixels high, 20 x 20 and 3
-    apart in one of 25. `word` is a Python string of the font's characters (A-Z, 0-9, space, - + .), small letters
-    become capitals; any other character raises a ValueError.
+    The letters are the largest that leave a pixel free above and below (left and right) and fit the box lengthwise,
+    5 x 5 pixels at the least: 10 x 10 pixels and 1 apart in a box 13 pixels high, 20 x 20 and 3 apart in one of 25.
+    A long word gets letters that are up to a fifth narrower than they are high before it gets lower ones. `word` is a
+    Python string of the font's characters (A-Z, 0-9, space, - + . ?), small letters become capitals; any other
+    character raises a ValueError.
     """
     codes = _codes(word or " ")
     box = _box(canvas, top_left, bottom_right, color)
     xp = box.xp
     if not horizontal:
         box = box._replace(x=box.y, y=box.x, half_width=box.half_height, half_height=box.half_width)
-    room = xp.floor((2 * box.half_width + len(codes) - 1) / (6 * len(codes) - 1))  # the largest dot that fits
+    room = xp.floor((2 * box.half_width + len(codes) - 1) / (5 * len(codes) - 1))  # for letters 4 dots wide
     dot = xp.maximum(xp.minimum(xp.floor((box.half_height * 2 - 2) / 5), room), 1)
     gap = xp.maximum(dot - 1, 1)
-    left = _start(xp, box.half_width, len(codes) * (5 * dot + gap) - gap)
+    width = xp.clip(xp.floor((2 * box.half_width + gap) / len(codes)) - gap, 5, 5 * dot)  # of a letter
+    left = _start(xp, box.half_width, len(codes) * (width + gap) - gap)
     top = _start(xp, box.half_height, 5 * dot)
     # written downwards, x and y have changed places and so do a letter's rows and columns
     glyphs = _FONT[codes] if horizontal else _FONT[codes].swapaxes(1, 2)
-    mask = _text(xp, xp.asarray(glyphs), len(codes), box.x - left, box.y - top, (dot, dot), gap)
+    mask = _text(xp, xp.asarray(glyphs), len(codes), box.x - left, box.y - top, (width / 5, dot), gap)
     return _paint(xp, mask, color, canvas)
 
 
@@ -456,27 +505,66 @@ def draw_horizontal_arrow(
     (`FULL_SPEED`) and beyond.
     """
     box = _box(canvas, top_left, bottom_right, color, velocity)
-    return _paint(box.xp, _arrow(box, velocity) & box.inside, color, canvas)
+    return _paint(box.xp, _straight_arrow(box, velocity) & box.inside, color, canvas)
 
 
 def draw_vertical_arrow(top_left: Point, bottom_right: Point, color: Color, velocity: Number, canvas: Canvas) -> Canvas:
     """Draw an arrow down for a positive `velocity` and up for a negative one; as `draw_horizontal_arrow` otherwise."""
     box = _box(canvas, top_left, bottom_right, color, velocity)
     turned = box._replace(x=box.y, y=box.x, half_width=box.half_height, half_height=box.half_width)
-    return _paint(box.xp, _arrow(turned, velocity) & box.inside, color, canvas)
+    return _paint(box.xp, _straight_arrow(turned, velocity) & box.inside, color, canvas)
 
 
-def _arrow(box: _Box, velocity: Number) -> Any:
-    """An arrow along x: a shaft a fifth, a head three fifths as broad as the box."""
-    xp = box.xp
-    velocity = xp.asarray(velocity, xp.float32)
-    length = xp.minimum(xp.abs(velocity) / FULL_SPEED, 1) * box.half_width * 2
-    start = box.half_width + xp.where(velocity < 0, -box.x, box.x)  # pixels from the edge where the arrow starts
-    breadth = xp.abs(box.y)
-    head = xp.minimum(length, 0.8 * box.half_height)
-    shaft = (start < length - head) & (breadth <= xp.maximum(0.2 * box.half_height, 0.5))
-    tip = (start >= length - head) & (start < length) & (breadth <= 0.75 * (length - start) + 0.5)
+def _straight_arrow(box: _Box, velocity: Number) -> Any:
+    """An arrow along x from one edge of the box towards the other."""
+    velocity = box.xp.asarray(velocity, box.xp.float32)
+    length = box.xp.minimum(box.xp.abs(velocity) / FULL_SPEED, 1) * box.half_width * 2
+    start = box.half_width + box.xp.where(velocity < 0, -box.x, box.x)  # pixels from the edge where the arrow starts
+    return _arrow(box.xp, start, box.y, length, box.half_height)
+
+
+def _arrow(xp: Any, along: Any, across: Any, length: Any, half_breadth: Any) -> Any:
+    """An arrow from `along` = 0 to `length`: a shaft a fifth, a head three fifths of 2 `half_breadth` broad."""
+    head = xp.minimum(length, 0.8 * half_breadth)
+    shaft = (along >= 0) & (along < length - head) & (xp.abs(across) <= xp.maximum(0.2 * half_breadth, 0.5))
+    tip = (along >= length - head) & (along < length) & (xp.abs(across) <= 0.75 * (length - along) + 0.5)
     return shaft | tip
+
+
+def draw_curved_arrow(
+    top_left: Point, bottom_right: Point, color: Color, angular_velocity: Number, canvas: Canvas
+) -> Canvas:
+    """Draw an arrow along a flat arc, clockwise for a positive `angular_velocity`, anticlockwise for a negative one.
+
+    It starts at the arc's top, in the middle of the box; its length is linear in the velocity and reaches the right or
+    the left edge at 3 (`FULL_SPEED`) and beyond. `draw_arc` draws the arc itself.
+    """
+    box = _box(canvas, top_left, bottom_right, color, angular_velocity)
+    xp = box.xp
+    velocity = xp.asarray(angular_velocity, xp.float32)
+    along, across, reach = _arc(box)
+    along = xp.where(velocity < 0, -along, along)  # mirrored, an anticlockwise arrow is a clockwise one
+    length = xp.minimum(xp.abs(velocity) / FULL_SPEED, 1) * reach
+    return _paint(xp, _arrow(xp, along, across, length, 0.6 * box.half_height) & box.inside, color, canvas)
+
+
+def draw_arc(top_left: Point, bottom_right: Point, thickness: Number, color: Color, canvas: Canvas) -> Canvas:
+    """Draw a flat arc from the left to the right edge of the box, highest in its middle, `thickness` pixels wide.
+
+    It falls by half the box's height. The box is wider than high.
+    """
+    box = _box(canvas, top_left, bottom_right, thickness, color)
+    _, across, _ = _arc(box)
+    return _paint(box.xp, (box.xp.abs(across) <= box.xp.asarray(thickness) / 2) & box.inside, color, canvas)
+
+
+def _arc(box: _Box) -> tuple[Any, Any, Any]:
+    """Pixels along the arc to the right of its top, pixels outside of it, and its length from the top to an edge."""
+    xp = box.xp
+    radius = (box.half_width**2 + box.half_height**2) / (2 * box.half_height)
+    y = radius - box.half_height / 2 - box.y  # upwards from the circle's centre
+    reach = radius * xp.arcsin(box.half_width / radius)
+    return radius * xp.arctan2(box.x, y), xp.sqrt(box.x**2 + y**2) - radius, reach
 
 
 def draw_crooked_arrow(

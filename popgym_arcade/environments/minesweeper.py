@@ -10,7 +10,7 @@ from flax import struct
 from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import DOWN, FIRE, LEFT, RIGHT, UP, ArcadeEnvironment, ArcadeState
-from popgym_arcade.environments.draw_utils import draw_digit, draw_sub_canvas
+from popgym_arcade.environments.draw_utils import draw_digit, draw_rectangle, draw_sub_canvas
 from popgym_arcade.environments.screen import (
     GAUGE_BOX,
     SCORE_BOX,
@@ -22,7 +22,8 @@ from popgym_arcade.environments.screen import (
     with_lined_board,
 )
 
-CANVAS, GROUND, NUMBERS = (229, 234, 242), (0, 0, 0), (255, 255, 255)
+CANVAS, OPEN, NUMBERS = (229, 234, 242), (0, 0, 0), (255, 255, 255)
+COVER, LIGHT, SHADOW = (170, 176, 186), (224, 228, 236), (112, 116, 124)  # of a covered cell, a raised button
 CURSOR, LINES = (255, 127, 0), (102, 102, 102)
 SCORE, NAME = (153, 0, 204), (0, 51, 102)
 
@@ -81,7 +82,7 @@ class MineSweeper(ArcadeEnvironment):
     def __init__(self, partial_obs: bool = False, obs_size: int = 128):
         super().__init__(partial_obs, obs_size)
         canvas = titled(obs_size, CANVAS, "MineSweeper", NAME)
-        canvas, cells, cell = with_lined_board(self.size, GROUND, LINES, canvas)
+        canvas, cells, cell = with_lined_board(self.size, OPEN, LINES, canvas)
         self.screen = Screen(
             canvas,
             {
@@ -172,12 +173,20 @@ def _pictures(cell: int) -> np.ndarray:
     frame, side = FRAME_AND_DIGIT[cell]
     left = (cell - side) // 2
     box = (left, left), (left + side, left + side)
-    plain = blank(cell, GROUND)
-    framed = draw_sub_canvas(blank(cell - 2 * frame, GROUND), blank(cell, CURSOR))
+    framed = blank(cell, CURSOR)
+    covered = [_button(cell), draw_sub_canvas(_button(cell - 2 * frame), framed)]
+    opened = [blank(cell, OPEN), draw_sub_canvas(blank(cell - 2 * frame, OPEN), framed)]
     return np.stack(
         [
             picture
-            for ground in (plain, framed)
-            for picture in (ground, *(draw_digit(*box, NUMBERS, ground, digit) for digit in range(10)))
+            for cover, ground in zip(covered, opened, strict=True)
+            for picture in (cover, *(draw_digit(*box, NUMBERS, ground, digit) for digit in range(10)))
         ]
     )
+
+
+def _button(size: int) -> np.ndarray:
+    """A raised button, lit from the top left, uint8[size, size, 3]."""
+    edge = max(1, size // 10)
+    button = draw_rectangle((edge, edge), (size, size), SHADOW, blank(size, LIGHT))
+    return draw_rectangle((edge, edge), (size - edge, size - edge), COVER, button)

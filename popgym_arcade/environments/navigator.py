@@ -7,15 +7,15 @@ from flax import struct
 from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import DOWN, FIRE, LEFT, RIGHT, UP, ArcadeEnvironment, ArcadeState
-from popgym_arcade.environments.draw_utils import draw_hexagon, draw_sub_canvas, draw_tnt_block
+from popgym_arcade.environments.draw_utils import draw_bomb, draw_gem, draw_pawn
 from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, blank, number, titled, with_lined_board
 
 CANVAS, GROUND, LINES = (119, 122, 127), (119, 112, 127), (255, 255, 255)
-CURSOR, TREASURE = (255, 255, 0), (73, 214, 247)
-SCORE, NAME = (0, 0, 127), (138, 0, 138)
+PLAYER, TREASURE, BOMB = (255, 255, 0), (73, 214, 247), (0, 0, 0)
+SCORE, NAME = (0, 0, 64), (64, 0, 64)
 
 NUM_TNT = 7
-EMPTY, TNT, GOLD, UNDER_CURSOR = 0, 1, 2, 3  # pictures of a cell; UNDER_CURSOR is added to the others
+EMPTY, TNT, GOLD, WITH_PLAYER = 0, 1, 2, 3  # pictures of a cell; WITH_PLAYER is added to the others
 
 
 @struct.dataclass
@@ -23,7 +23,7 @@ class NavigatorState(ArcadeState):
     """An n x n field.
 
     score: int32, 100 once the treasure is claimed, else 0.
-    x, y: int32, the cursor's column and row.
+    x, y: int32, the player's column and row.
     tnt: bool[n, n], by row and column.
     treasure_x, treasure_y: int32.
     """
@@ -90,7 +90,7 @@ class Navigator(ArcadeEnvironment):
     def transition(
         self, key: jax.Array, state: NavigatorState, action: jax.Array, params: EnvParams
     ) -> tuple[NavigatorState, jax.Array, jax.Array]:
-        """Move within the field, or claim the cell under the cursor."""
+        """Move within the field, or claim the cell."""
         x = jnp.clip(state.x + (action == RIGHT) - (action == LEFT), 0, self.size - 1)
         y = jnp.clip(state.y + (action == DOWN) - (action == UP), 0, self.size - 1)
         found = (action == FIRE) & (x == state.treasure_x) & (y == state.treasure_y)
@@ -100,13 +100,13 @@ class Navigator(ArcadeEnvironment):
         return state, reward, found | exploded
 
     def render(self, state: NavigatorState, params: EnvParams | None = None) -> jax.Array:
-        """The field with TNT, treasure and cursor, or with the cursor alone."""
+        """The field with TNT, treasure and player, or with the player alone."""
         y, x = jnp.indices((self.size, self.size))
         treasure = (x == state.treasure_x) & (y == state.treasure_y)
         things = jnp.where(treasure, GOLD, jnp.where(state.tnt, TNT, EMPTY))
         things = jnp.where(self.shows_all(state), things, EMPTY)
-        cursor = (x == state.x) & (y == state.y)
-        return self.screen.draw({"board": things + UNDER_CURSOR * cursor, "score": state.score})
+        player = (x == state.x) & (y == state.y)
+        return self.screen.draw({"board": things + WITH_PLAYER * player, "score": state.score})
 
 
 class NavigatorEasy(Navigator):
@@ -134,14 +134,11 @@ def _skip(index: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def _pictures(cell: int) -> np.ndarray:
-    """Empty, TNT, treasure, and the same in the cursor's frame, uint8[6, cell, cell, 3]."""
-    border = (cell + 1) // 4
-    inner = blank(cell - 2 * border, GROUND)
-    cursor = blank(cell, CURSOR)
-    return np.stack(_things(blank(cell, GROUND)) + [draw_sub_canvas(thing, cursor) for thing in _things(inner)])
+    """Empty, TNT and treasure, then the player, and both on the ground of the player's colour: uint8[6, cell, cell, 3].
 
-
-def _things(ground: np.ndarray) -> list[np.ndarray]:
-    """Empty ground, TNT and treasure, each as large as the ground."""
-    box = (0, 0), (len(ground), len(ground))
-    return [ground, draw_tnt_block(*box, ground), draw_hexagon(*box, TREASURE, ground)]
+    An episode ends where the player meets TNT; the treasure it may pass without claiming it.
+    """
+    box = (0, 0), (cell, cell)
+    empty, yellow = blank(cell, GROUND), blank(cell, PLAYER)
+    things = [[draw_bomb(*box, BOMB, ground), draw_gem(*box, TREASURE, ground)] for ground in (empty, yellow)]
+    return np.stack([empty, *things[0], draw_pawn(*box, PLAYER, empty), *things[1]])

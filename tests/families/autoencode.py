@@ -11,6 +11,7 @@ SUITS = 4
 CANVAS, RED, BLACK = (173, 217, 230), (255, 0, 0), (0, 0, 0)
 SCORE, NAME = (255, 48, 71), (255, 105, 186)
 MARK = NAME  # the specification gives the mark no colour; this one is not seen beside it otherwise
+FACE, BORDER = (255, 255, 255), (64, 64, 64)  # of a card; arrows and question mark have the border's colour
 
 
 def fields(level):
@@ -164,7 +165,7 @@ FAMILY = Family(
     bounds=lambda level: (0.0, 1.0),
     score_color=SCORE,
     name_color=NAME,
-    palette=frozenset({CANVAS, RED, BLACK, SCORE, NAME}),
+    palette=frozenset({CANVAS, RED, BLACK, SCORE, NAME, FACE, BORDER}),
     step=step,
     check_fresh=check_fresh,
     draws=draws,
@@ -174,10 +175,10 @@ FAMILY = Family(
     hidden=hidden,
     shown=shown,
     cues={
-        "the card shown": blank(0, 0, 11, 21),
-        "the selected suit": blank(117, 0, 128, 21),
-        "the history": blank(0, 21, 128, 114),
-        "the mark": repaint(MARK, CANVAS),  # and the name, which is always the same
+        "the card shown": blank(0, 0, 14, 22),
+        "the selected suit": blank(114, 0, 128, 22),
+        "the history": blank(19, 19, 109, 114),
+        "the mark": repaint(MARK, FACE),  # and the name, which is always the same
     },
     gallery=gallery,
 )

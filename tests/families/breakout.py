@@ -13,10 +13,11 @@ ROWS, COLUMNS = 20, 10
 PAY = {1: 0.025, 2: 0.0216667, 3: 0.0183333, 4: 0.015, 5: 0.0116667, 6: 0.0083333}
 STEPS = {0: (-1, -1), 1: (-1, 1), 2: (1, 1), 3: (1, -1)}  # (rows, columns) by direction
 
-CANVAS, BOARD, BALL, TRAIL = (119, 122, 127), (0, 0, 0), (200, 72, 72), (255, 50, 50)
+CANVAS, BOARD, BALL, TRAIL = (119, 122, 127), (0, 0, 0), (255, 255, 255), (150, 150, 150)
 BRICKS = ((200, 72, 72), (198, 108, 58), (255, 122, 48), (162, 162, 42), (72, 255, 72), (66, 72, 200))
 SCORE, NAME = (255, 48, 71), (255, 255, 0)
-STRIKE = NAME  # the specification gives the other outline no colour
+PADDLE = BRICKS[0]
+STRIKE = (0, 160, 255)  # the ball's outline
 
 
 def fields(level):
@@ -268,6 +269,7 @@ FAMILY = Family(
     score_color=SCORE,
     name_color=NAME,
     palette=frozenset({CANVAS, BOARD, BALL, TRAIL, *BRICKS, SCORE, NAME}),
+    extra_colors=frozenset({STRIKE}),
     starts=lambda level: 2,
     step=step,
     check_fresh=check_fresh,
@@ -283,7 +285,7 @@ FAMILY = Family(
         "the ball": blank(14, 49, 114, 109),
         "the paddle": blank(14, 109, 114, 114),
         "the direction": without_notch,
-        "the strike": repaint(STRIKE, BALL),  # and the name, which is always the same
+        "the strike": repaint(STRIKE, BALL),
     },
     gallery=gallery,
 )

@@ -19,7 +19,7 @@ START = 0.05
 
 CANVAS, CART_COLOR, POLE_COLOR = (51, 51, 51), (245, 74, 140), (140, 69, 18)
 ARROWS, SCORE, NAME = (204, 204, 204), (0, 255, 128), (74, 214, 247)
-ZERO = (102, 102, 102)  # not in the specification: a mark where the arrows begin, so that a speed of 0 can be seen
+SCALE = (102, 102, 102)  # the lines that the arrows lie on, with a mark where they begin
 
 
 def fields(level):
@@ -180,7 +180,7 @@ CARTPOLE = Family(
     score_color=SCORE,
     name_color=NAME,
     palette=frozenset({CANVAS, CART_COLOR, POLE_COLOR, ARROWS, SCORE, NAME}),
-    extra_colors=frozenset({ZERO}),
+    extra_colors=frozenset({SCALE}),
     step=step,
     check_fresh=check_fresh_quiet,
     draws=draws,
@@ -189,7 +189,7 @@ CARTPOLE = Family(
     equal_secrets=no_secrets,
     hidden=hidden,
     shown=shown,
-    cues={"cart and pole": blank(16, 16, 112, 80)},
+    cues={"cart and pole": blank(16, 32, 112, 80)},
     gallery=gallery,
     policy=policy,
     markov="pixel",

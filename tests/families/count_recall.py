@@ -12,6 +12,7 @@ MOVES = 100  # the limit leaves this many steps beside one fire per card
 CANVAS, BOARD, SCORE = (245, 245, 245), (153, 179, 204), (191, 26, 26)
 COUNTER, NAME = (143, 237, 143), (74, 191, 240)
 RED, BLACK = (255, 0, 0), (0, 0, 0)  # suits, as in AutoEncode
+FACE, BORDER = (255, 255, 255), (64, 64, 64)  # of a card; plus and question mark have the border's colour
 
 
 def fields(level):
@@ -202,7 +203,7 @@ FAMILY = Family(
     bounds=lambda level: (0.0, 1.0),
     score_color=SCORE,
     name_color=NAME,
-    palette=frozenset({CANVAS, BOARD, SCORE, COUNTER, NAME, RED, BLACK}),
+    palette=frozenset({CANVAS, BOARD, SCORE, COUNTER, NAME, RED, BLACK, FACE, BORDER}),
     step=step,
     check_fresh=check_fresh,
     draws=draws,
@@ -213,9 +214,9 @@ FAMILY = Family(
     shown=shown,
     cues={
         "the counter": blank(68, 1, 124, 16),
-        "the value card": blank(0, 0, 11, 21),
-        "the query card": blank(117, 0, 128, 21),
-        "the history": blank(0, 21, 128, 114),
+        "the value card": blank(0, 0, 14, 22),
+        "the query card": blank(114, 0, 128, 22),
+        "the history": blank(19, 19, 109, 114),
     },
     gallery=gallery,
 )

@@ -9,7 +9,8 @@ SIZES = (4, 6, 8)
 MINES = (2, 6, 10)
 MOVES = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}  # (rows, columns)
 
-CANVAS, GROUND, NUMBERS = (229, 234, 242), (0, 0, 0), (255, 255, 255)
+CANVAS, OPEN, NUMBERS = (229, 234, 242), (0, 0, 0), (255, 255, 255)
+COVER, LIGHT, SHADOW = (170, 176, 186), (224, 228, 236), (112, 116, 124)  # of a covered cell
 CURSOR, LINES, SCORE, NAME = (255, 127, 0), (102, 102, 102), (153, 0, 204), (0, 51, 102)
 
 
@@ -243,13 +244,31 @@ def gallery(level, state):
     ]
 
 
+def without_revealed(frames):
+    """Covered cells and numbers look like empty open cells."""
+    for color in (NUMBERS, COVER, LIGHT, SHADOW):
+        frames = repaint(color, OPEN)(frames)
+    return frames
+
+
+def without_cursor(frames):
+    """Covered cells are flat, and the cursor's frame has the colour next to it. Not the gauge, which has its colour."""
+    frames = repaint(SHADOW, COVER)(repaint(LIGHT, COVER)(frames))
+    board = frames[:, 17:111]
+    for axis, way in ((1, 1), (1, -1), (2, 1), (2, -1)) * 2:  # the frame is two pixels broad at most
+        beside = np.roll(board, way, axis)
+        fill = (board == CURSOR).all(-1) & ((beside == COVER) | (beside == OPEN)).all(-1)
+        board[fill] = beside[fill]
+    return frames
+
+
 FAMILY = Family(
     limits=tuple(2 * n**2 for n in SIZES),
     fields=fields,
     bounds=lambda level: (1 / (SIZES[level] ** 2 - MINES[level]) - 1, 1.0),
     score_color=SCORE,
     name_color=NAME,
-    palette=frozenset({CANVAS, GROUND, NUMBERS, CURSOR, LINES, SCORE, NAME}),
+    palette=frozenset({CANVAS, OPEN, NUMBERS, COVER, LIGHT, SHADOW, CURSOR, LINES, SCORE, NAME}),
     step=step,
     check_fresh=check_fresh,
     draws=draws,
@@ -259,8 +278,8 @@ FAMILY = Family(
     hidden=hidden,
     shown=shown,
     cues={
-        "the numbers": repaint(NUMBERS, GROUND),
-        "the cursor": repaint(CURSOR, GROUND, slice(16, 112)),  # the gauge has its colour
+        "what is revealed": without_revealed,
+        "the cursor": without_cursor,
         "the repeats": blank(86, 0, 128, 16),
     },
     gallery=gallery,

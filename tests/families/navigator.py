@@ -12,9 +12,9 @@ TNTS = 7
 MOVES = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}  # (rows, columns)
 
 CANVAS, GROUND, LINES = (119, 122, 127), (119, 112, 127), (255, 255, 255)
-CURSOR, TREASURE, RED, SCORE, NAME = (255, 255, 0), (73, 214, 247), (255, 0, 0), (0, 0, 127), (138, 0, 138)
-WHITE = (255, 255, 255)
-LETTERS = (0, 0, 0)  # not in the specification, but the word TNT on the band makes it easier to tell
+PLAYER, TREASURE, BOMB, SCORE, NAME = (255, 255, 0), (73, 214, 247), (0, 0, 0), (0, 0, 64), (64, 0, 64)
+FACETS = (182, 238, 251), (40, 117, 135)  # of the treasure, in light and in shadow
+SPARK = (255, 160, 0)
 
 
 def fields(level):
@@ -93,7 +93,7 @@ def draws(level, states):
 
 
 def walk(level, state):
-    """Shortest way from the cursor to the treasure around all TNT: breadth-first search; None if it is walled in."""
+    """Shortest way from the player to the treasure around all TNT: breadth-first search; None if it is walled in."""
     n = SIZES[level]
     start, goal = (int(state.y), int(state.x)), (int(state.treasure_y), int(state.treasure_x))
     ways = {start: []}
@@ -190,10 +190,16 @@ def gallery(level, state):
 
     return [
         moment(0, 0, 0, (n // 2, n // 2)),  # the first frame: the partial twin shows all
-        moment(5, n // 2, n // 2, (n // 2, n // 2)),  # the cursor on the treasure
-        moment(9, n - 1, 0, (0, 0)),  # the cursor on a TNT, as in final_state
+        moment(5, n // 2, n // 2, (n // 2, n // 2)),  # the player on the treasure
+        moment(9, n - 1, 0, (0, 0)),  # the player on a TNT, as in final_state
         moment(30, 0, 0, (0, 0), 100),  # the treasure claimed
     ]
+
+
+def without_treasure(frames):
+    for color in (TREASURE, *FACETS):
+        frames = repaint(color, GROUND)(frames)
+    return frames
 
 
 FAMILY = Family(
@@ -202,8 +208,8 @@ FAMILY = Family(
     bounds=lambda level: (-1 + 0.5 / SIZES[level] ** 2, 1 - 0.5 / SIZES[level] ** 2),
     score_color=SCORE,
     name_color=NAME,
-    palette=frozenset({CANVAS, GROUND, LINES, CURSOR, TREASURE, RED, WHITE, SCORE, NAME}),
-    extra_colors=frozenset({LETTERS}),
+    palette=frozenset({CANVAS, GROUND, LINES, PLAYER, TREASURE, BOMB, SCORE, NAME}),
+    extra_colors=frozenset({*FACETS, SPARK}),
     step=step,
     check_fresh=check_fresh,
     draws=draws,
@@ -212,6 +218,6 @@ FAMILY = Family(
     equal_secrets=no_secrets,
     hidden=hidden,
     shown=shown,
-    cues={"the treasure": repaint(TREASURE, GROUND), "the cursor": repaint(CURSOR, GROUND)},
+    cues={"the treasure": without_treasure, "the player": repaint(PLAYER, GROUND)},
     gallery=gallery,
 )
