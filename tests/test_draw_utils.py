@@ -30,6 +30,11 @@ BOXED = {
     "bomb": lambda a, b, canvas: du.draw_bomb(a, b, RED, canvas),
     "pawn": lambda a, b, canvas: du.draw_pawn(a, b, RED, canvas),
     "pin": lambda a, b, canvas: du.draw_pin(a, b, RED, canvas),
+    "matchstick_man": lambda a, b, canvas: du.draw_matchstick_man(a, b, RED, canvas),
+    "stick": lambda a, b, canvas: du.draw_stick(a, b, 0.13, 3, RED, canvas),
+    "horizontal_tail": lambda a, b, canvas: du.draw_horizontal_tail(a, b, 3, RED, canvas),
+    "vertical_tail": lambda a, b, canvas: du.draw_vertical_tail(a, b, 3, RED, canvas),
+    "crooked_tail": lambda a, b, canvas: du.draw_crooked_tail(a, b, RED, 2, canvas),
     "arc": lambda a, b, canvas: du.draw_arc(a, b, 2, RED, canvas),
     "tnt": lambda a, b, canvas: du.draw_tnt_block(a, b, canvas),
     "digit": lambda a, b, canvas: du.draw_digit(a, b, RED, canvas, 8),
@@ -49,6 +54,9 @@ FREE = {
     "number": lambda a, b, canvas: du.draw_number(a, b, RED, canvas, 407),
     "word": lambda a, b, canvas: du.draw_str(a, b, RED, canvas, "Go-1"),
     "word_down": lambda a, b, canvas: du.draw_str(a, b, RED, canvas, "Go-1", False),
+    "single_digit": lambda a, b, canvas: du.draw_single_digit(a, b, RED, canvas, 6, digit_width=10),
+    "words_h": lambda a, b, canvas: du.draw_words_h(a, b, RED, canvas, np.array([71, 79])),
+    "words_v": lambda a, b, canvas: du.draw_words_v(a, b, RED, canvas, np.array([71, 79])),
     "pole": lambda a, b, canvas: du.draw_pole(a, b, RED, 0.7, 3, canvas),
 }
 ALL = BOXED | FREE
@@ -264,6 +272,51 @@ def test_a_word_written_down_has_upright_letters_below_each_other():
     for index, character in enumerate("FLY"):
         expected = du.draw_letter((1, 4 + 11 * index), (11, 14 + 11 * index), RED, expected, character)
     np.testing.assert_array_equal(drawn, expected)
+
+
+def test_words_of_traced_codes_are_those_of_the_string():
+    codes = jnp.asarray([ord(character) for character in "Go 1"])
+    for draw, horizontal in ((du.draw_words_h, True), (du.draw_words_v, False)):
+        traced = jax.jit(lambda codes, draw=draw: draw((0, 0), (60, 60), RED, jnp.asarray(blank(60, 60)), codes))(codes)
+        np.testing.assert_array_equal(traced, du.draw_str((0, 0), (60, 60), RED, blank(60, 60), "Go 1", horizontal))
+    for code in range(ord("0"), ord("9") + 1):
+        dots = du.draw_letter((0, 0), (5, 5), RED, blank(5, 5), code)[..., 0] == RED[0]
+        np.testing.assert_array_equal(du.return_letter_patterns(code), dots)
+        np.testing.assert_array_equal(jax.jit(du.return_digit_patterns)(code - ord("0")), dots)
+
+
+def test_a_single_digit_has_its_width_and_lies_in_the_middle():
+    drawn = du.draw_single_digit((2, 3), (32, 30), RED, blank(), 8) != 7
+    expected = du.draw_digit((9, 4), (24, 29), RED, blank(), 8) != 7
+    np.testing.assert_array_equal(drawn, expected)
+
+
+def test_tails_cross_their_box_and_bend_in_its_upper_right():
+    across = (du.draw_horizontal_tail((3, 5), (20, 15), 4, RED, blank()) != 7).any(-1)
+    assert across[8:12, 3:20].all() and across.sum() == 4 * 17
+    np.testing.assert_array_equal((du.draw_vertical_tail((5, 3), (15, 20), 4, RED, blank()) != 7).any(-1), across.T)
+    ring = (du.draw_o((2, 2), (22, 22), 3, RED, blank()) != 7).any(-1)
+    ring[12:] = ring[:, :12] = False
+    np.testing.assert_array_equal((du.draw_crooked_tail((2, 2), (22, 22), RED, 3, blank()) != 7).any(-1), ring)
+
+
+def test_a_stick_stands_on_the_middle_of_the_bottom_and_turns_clockwise():
+    upright = (du.draw_stick((5, 5), (25, 25), 0, 4, RED, blank()) != 7).any(-1)
+    assert upright[7:25, 13:17].all() and not upright[:, :13].any() and not upright[:, 17:].any()
+    right = (du.draw_stick((5, 5), (25, 25), 0.25, 2, RED, blank()) != 7).any(-1)
+    rows, columns = np.nonzero(right)
+    assert rows[columns.argmax()] < 20 and columns.min() >= 13
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_rotation_turns_clockwise_about_its_centre(order):
+    image = np.zeros((21, 21, 3), np.uint8)
+    image[4, 10] = RED  # above the centre
+    quarter = np.asarray(jax.jit(lambda angle: du.rotate(image, angle, (10, 10), order))(np.pi / 2))
+    assert quarter.dtype == np.uint8 and quarter[10, 16].tolist() == list(RED) and (quarter.any(-1)).sum() == 1
+    np.testing.assert_array_equal(du.rotate(image, 0.0, (3, 7), order), image)
+    moved = np.asarray(du.rotate(image + 9, np.pi, (10, 4), order, mode="constant", cval=5))
+    assert moved[4, 10].tolist() == [c + 9 for c in RED] and (moved[9:] == 5).all()
 
 
 def test_an_empty_word_draws_nothing():
