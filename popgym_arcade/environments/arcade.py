@@ -24,7 +24,21 @@ class ArcadeState(EnvState):
     time: jax.Array
 
 
-class ArcadeEnvironment(Environment[ArcadeState, EnvParams]):
+@struct.dataclass
+class ArcadeParams(EnvParams):
+    """What may differ from one call to the next without compiling again. A game's own parameters extend it.
+
+    max_steps_in_episode: int, the time limit.
+    num_levels: int, how many first states there are: levels `start_level`, `start_level` + 1, ... An episode starts in
+        one of them, drawn uniformly. 0: all first states.
+    start_level: int in 0..2^31 - 1, the first level. A number names the same level of an id for ever.
+    """
+
+    num_levels: int = 0
+    start_level: int = 0
+
+
+class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
     """A pixel game in two twins: fully observable, and partially observable with `partial_obs=True`.
 
     A game sets `max_steps`, its time limit, and supplies three pure functions:
@@ -35,8 +49,8 @@ class ArcadeEnvironment(Environment[ArcadeState, EnvParams]):
     * `render(state, params=None) -> frame`, uint8[obs_size, obs_size, 3], of the state alone (gymnax's Gym wrappers
       pass parameters). The partial twin shows the full frame where `state.time == 0`: see `shows_all`.
 
-    Everything else is the same for all games: `reset` and `step` with auto-reset, the time limit
-    (`params.max_steps_in_episode`), spaces, clipping of actions, and strong, constant dtypes.
+    Everything else is the same for all games: `reset` and `step` with auto-reset, the time limit and the levels (see
+    `ArcadeParams`), spaces, clipping of actions, and strong, constant dtypes.
     """
 
     max_steps = 1000
@@ -69,9 +83,9 @@ class ArcadeEnvironment(Environment[ArcadeState, EnvParams]):
         return (state.time == 0) | (not self.partial_obs)
 
     @property
-    def default_params(self) -> EnvParams:
-        """`max_steps_in_episode`: the time limit."""
-        return EnvParams(max_steps_in_episode=self.max_steps)
+    def default_params(self) -> ArcadeParams:
+        """The game's time limit, and all first states."""
+        return ArcadeParams(max_steps_in_episode=self.max_steps)
 
     @partial(jax.jit, static_argnames=("self",))
     def step(
@@ -131,7 +145,7 @@ class ArcadeEnvironment(Environment[ArcadeState, EnvParams]):
         return 5
 
     def _first(self, key: jax.Array, params: EnvParams) -> ArcadeState:
-        return _strong(self.reset_state(key, params))
+        return _strong(self.reset_state(_level_key(key, params), params))
 
     def _advance(
         self, key: jax.Array, state: ArcadeState, action: jax.Array | int, params: EnvParams
@@ -141,6 +155,20 @@ class ArcadeEnvironment(Environment[ArcadeState, EnvParams]):
         next_state, reward, terminated = self.transition(key, state, action, params)
         next_state = _strong(next_state.replace(time=state.time + 1))
         return next_state, jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, jnp.bool_)
+
+
+def _level_key(key: jax.Array, params: ArcadeParams) -> jax.Array:
+    """The key that the first state of a level drawn with `key` is made from; `key` itself where there are no levels."""
+    draw = jax.random.bits(jax.random.fold_in(key, 1))  # the remainder is uneven by less than num_levels / 2^32
+    level = draw % jnp.maximum(jnp.asarray(params.num_levels, jnp.uint32), 1) + jnp.asarray(
+        params.start_level, jnp.uint32
+    )
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        zeros = jnp.zeros_like(jax.random.key_data(key))
+        origin = jax.random.wrap_key_data(zeros, impl=jax.random.key_impl(key))
+    else:
+        origin = jnp.zeros_like(key)
+    return jnp.where(params.num_levels > 0, jax.random.fold_in(origin, level), key)
 
 
 def _strong(state: ArcadeState) -> ArcadeState:
