@@ -55,6 +55,8 @@ class Args(PlayArgs):
     """episodes of each seed and twin; None: as many as an evaluation during training"""
     sample: bool = False
     """sample actions from the policy; with action values, explore with the epsilon at the end of the training"""
+    env_params: tuple[str, ...] = ()
+    """fields of the environment's parameters to replace, as NAME=VALUE ...; the others are as the training evaluated"""
     seed: NonNegativeInt | None = None
     """seed of the episodes; None: the episodes of the training's own evaluation at that step"""
     gif: bool = False
@@ -217,6 +219,9 @@ def load_all(args: Args) -> list[Agent]:
         raise UserError("--gif and --mp4 film popgym_arcade games only: leave them out")
     if args.sample and not all(hasattr(agent.script, "SAMPLE") or hasattr(agent.args, "end_e") for agent in agents):
         raise UserError("--sample: one of these scripts has neither a policy nor an epsilon")
+    agents = [dataclasses.replace(agent, args=agent.args.in_evaluation(args.env_params)) for agent in agents]
+    for task in (task for agent in agents for task in agent.args.tasks):
+        make_env(task)  # refuses parameters that it does not have
     episodes = {} if args.episodes is None else {"eval_episodes": args.episodes}
     fewest = min(episodes.get("eval_episodes", agent.args.eval_episodes) for agent in agents)
     if (args.gif or args.mp4) and args.films > fewest:

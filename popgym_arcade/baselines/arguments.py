@@ -26,6 +26,8 @@ class RunArgs:
 
     env_params: tuple[str, ...] = ()
     """fields of the environment's parameters to replace, as NAME=VALUE ..."""
+    eval_env_params: tuple[str, ...] = ()
+    """the same for evaluations, in place of --env-params of the same name; num_levels=0 are all levels, for instance"""
     seed: NonNegativeInt = 0
     """seed of the first agent"""
     num_seeds: Count = 1
@@ -72,6 +74,12 @@ class RunArgs:
     """run folder to resume from its last checkpoint"""
     from_run: str = ""
     """run folder to take the arguments from for a new run; flags given as well replace them"""
+
+    def in_evaluation(self, env_params: tuple[str, ...] = ()) -> Self:
+        """The arguments with the environment of an evaluation: `eval_env_params` and then `env_params` replace."""
+        given = (*self.env_params, *self.eval_env_params, *env_params)
+        last = {change.partition("=")[0]: change for change in given}
+        return dataclasses.replace(self, env_params=tuple(last.values()), eval_env_params=())
 
     @property
     def num_updates(self) -> int:
@@ -160,6 +168,10 @@ class RunArgs:
                 env, env_params = make_env(task)
             except UserError as error:
                 raise UserError(str(error).replace("--env-id ", f"{id_flag} ")) from None
+            try:
+                make_env(dataclasses.replace(task, env_params=self.eval_env_params))
+            except UserError as error:
+                raise UserError(str(error).replace("--env-params ", "--eval-env-params ")) from None
             actions = env.action_space(env_params)
             if not isinstance(actions, self.ACTIONS):
                 kinds = f"{type(actions).__name__} actions: use one with {self.ACTIONS.__name__} actions"

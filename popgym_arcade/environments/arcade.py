@@ -30,7 +30,8 @@ class ArcadeParams(EnvParams):
 
     max_steps_in_episode: int, the time limit.
     num_levels: int, how many first states there are: levels `start_level`, `start_level` + 1, ... An episode starts in
-        one of them, drawn uniformly. 0: all first states.
+        one of them, drawn uniformly. 0: all first states. Under `vmap` levels need JAX's default generator, threefry:
+        a batch of "rbg" keys does not draw what the keys draw one by one.
     start_level: int in 0..2^31 - 1, the first level. A number names the same level of an id for ever.
     """
 
@@ -159,16 +160,16 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
 
 def _level_key(key: jax.Array, params: ArcadeParams) -> jax.Array:
     """The key that the first state of a level drawn with `key` is made from; `key` itself where there are no levels."""
-    draw = jax.random.bits(jax.random.fold_in(key, 1))  # the remainder is uneven by less than num_levels / 2^32
-    level = draw % jnp.maximum(jnp.asarray(params.num_levels, jnp.uint32), 1) + jnp.asarray(
-        params.start_level, jnp.uint32
-    )
+    # Clones tell the checker of key reuse that either the key or the level made of it is used, never both.
+    draw = jax.random.bits(jax.random.fold_in(jax.random.clone(key), 1))
+    num_levels, start_level = (jnp.asarray(x, jnp.uint32) for x in (params.num_levels, params.start_level))
+    level = start_level + draw % jnp.maximum(num_levels, 1)  # uneven by less than num_levels / 2^32
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        zeros = jnp.zeros_like(jax.random.key_data(key))
+        zeros = jnp.zeros_like(jax.random.key_data(jax.random.clone(key)))
         origin = jax.random.wrap_key_data(zeros, impl=jax.random.key_impl(key))
     else:
         origin = jnp.zeros_like(key)
-    return jnp.where(params.num_levels > 0, jax.random.fold_in(origin, level), key)
+    return jax.random.clone(jnp.where(num_levels > 0, jax.random.fold_in(origin, level), key))
 
 
 def _strong(state: ArcadeState) -> ArcadeState:

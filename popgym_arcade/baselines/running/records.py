@@ -122,7 +122,8 @@ class Records:
             return
         for n, name in enumerate(self.args.task_names):
             self.scalar(f"{name}/eval_return", means[:, n], step)
-        if is_arcade(self.args) and not self.args.env_params:  # which may change the best possible return
+        changed = self.args.in_evaluation().env_params  # and with them perhaps the best possible return
+        if is_arcade(self.args) and not changed:
             random = self.task_returns("random")[1][0]
             self.scalar("eval/normalized_return", ((means - random) / (BEST_RETURN - random)).mean(axis=1), step)
 

@@ -53,6 +53,8 @@ class Run:
         """`actor` is what the script's make_actor(args) returns, `policies` its POLICIES."""
         self.args, self.policies = args, policies
         self.network, self.begin_actor, self.act = actor
+        if args.eval_env_params:
+            _, self.begin_actor, self.act = script_of(args).make_actor(args.in_evaluation())
         self.folder, self.step, self.restarted = Path(args.resume), 0, ()
         self.train_seconds, self.saved_at = 0.0, None
 

@@ -1,0 +1,125 @@
+"""Levels: first states that can be restricted and told apart, in the games, in training and in evaluation."""
+
+import csv
+import functools
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from families import chances
+from harness import EASY_USUALLY, IDS
+from scripts import script, small
+
+import evaluate
+import popgym_arcade
+from popgym_arcade.baselines.errors import UserError
+
+COUNT = 64
+ALL_STARTS = {"Breakout": 2}  # families with fewer first states than the tests draw
+
+
+def prints(states):
+    """A line of bytes for each state, without its time."""
+    leaves = [np.asarray(leaf).reshape(len(leaf), -1) for leaf in jax.tree.leaves(states.replace(time=()))]
+    return [b"".join(leaf[i].tobytes() for leaf in leaves) for i in range(len(leaves[0]))]
+
+
+@functools.cache
+def reset_of(env_id):
+    env, params = gymnax.make(env_id)
+    return jax.jit(jax.vmap(lambda key, params: env.reset_env(key, params)[1], (0, None))), params
+
+
+def starts(env_id, seed=0, **levels):
+    """The first states of COUNT episodes."""
+    reset, params = reset_of(env_id)
+    return reset(jax.random.split(jax.random.key(seed), COUNT), params.replace(**levels))
+
+
+@pytest.mark.parametrize("env_id", EASY_USUALLY)
+def test_as_many_first_states_as_levels(env_id):
+    possible = ALL_STARTS.get(env_id.removesuffix("Easy").removesuffix("Medium").removesuffix("Hard"), COUNT)
+    three = set(prints(starts(env_id, num_levels=3, start_level=5)))
+    assert len(three) == min(3, possible)
+    alone = [set(prints(starts(env_id, num_levels=1, start_level=level))) for level in (5, 6, 7, 8)]
+    assert all(len(level) == 1 for level in alone)
+    assert set.union(*alone[:3]) == three
+    assert possible < 4 or not alone[3] & three
+    # another seed draws from the same levels
+    assert set(prints(starts(env_id, seed=1, num_levels=3, start_level=5))) == three
+
+
+@pytest.mark.parametrize("env_id", EASY_USUALLY)
+def test_without_levels_nothing_has_changed(env_id):
+    """Not a bit: the first state is made from the reset's own key."""
+    env, params = gymnax.make(env_id)
+    assert params.num_levels == 0 and params.start_level == 0
+    keys = jax.random.split(jax.random.key(0), COUNT)
+    states = jax.jit(jax.vmap(env.reset_state, (0, None)))(keys, params)
+    assert prints(states) == prints(starts(env_id))
+    assert prints(states) == prints(starts(env_id, start_level=9))
+
+
+def test_levels_are_drawn_uniformly_and_stay_in_the_auto_reset():
+    env, params = gymnax.make("NavigatorEasy")
+    params = params.replace(num_levels=10, max_steps_in_episode=1)
+    alone = [starts("NavigatorEasy", num_levels=1, start_level=level) for level in range(10)]
+    known = [prints(states)[0] for states in alone]
+    keys = jax.random.split(jax.random.key(1), 4096)
+    first = jax.jit(jax.vmap(env.reset, (0, None)))(keys, params)[1]
+    step = jax.jit(jax.vmap(env.step, (0, 0, 0, None)))
+    keys = jax.random.split(jax.random.key(2), 4096)
+    _, after, _, terminated, truncated, _ = step(keys, first, jnp.zeros(4096, jnp.int32), params)
+    assert (terminated | truncated).all()
+    for states in (first, after):
+        levels = np.array([known.index(state) for state in prints(states)])
+        assert chances.choice(levels, 10) > 1e-4
+    drawn = [[known.index(state) for state in prints(states)] for states in (first, after)]
+    assert chances.table(*map(np.array, drawn), (10, 10)) > 1e-4
+
+
+def test_another_number_of_levels_is_not_compiled_again():
+    env, params = popgym_arcade.make("CartPoleEasy")
+    reset = jax.jit(env.reset)
+    for num_levels, start_level in ((0, 0), (5, 0), (200, 1000)):
+        reset(jax.random.key(0), params.replace(num_levels=num_levels, start_level=start_level))
+    assert reset._cache_size() == 1
+
+
+@pytest.mark.parametrize("make_key", [jax.random.PRNGKey, lambda seed: jax.random.key(seed, impl="rbg")])
+def test_keys_of_every_kind(make_key):
+    env, params = gymnax.make("MineSweeperEasy")
+    params = params.replace(num_levels=2)
+    states = jax.lax.map(lambda seed: env.reset_env(make_key(seed), params)[1], jnp.arange(COUNT))
+    assert len(set(prints(states))) == 2
+
+
+def rows_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_training_on_some_levels_and_evaluation_on_others(tmp_path):
+    """A time limit stands for the levels, because it can be read off an episode's length."""
+    flags = {
+        "env_params": ("num_levels=3", "max_steps_in_episode=9"),
+        "eval_env_params": ("num_levels=0", "max_steps_in_episode=5"),
+    }
+    args = small("pqn_mlp", run_dir=str(tmp_path), env_id="CartPoleEasy", **flags)
+    assert args.in_evaluation().env_params == ("num_levels=0", "max_steps_in_episode=5")
+    run = script("pqn_mlp").main(args)
+    assert {float(row["length_mean"]) for row in rows_of(run / "eval.csv")} == {5.0}
+    for given, length in (((), 5), (("max_steps_in_episode=7",), 7)):
+        out = evaluate.main(evaluate.Args(runs=(str(run),), out=str(tmp_path / f"out{length}"), env_params=given))
+        assert {float(row["length_mean"]) for row in rows_of(out / "evaluate.csv")} == {length}
+    with pytest.raises(UserError, match=r"^--env-params 'levels=3': CartPoleEasy has no .*num_levels"):
+        evaluate.main(evaluate.Args(runs=(str(run),), out=str(tmp_path / "bad"), env_params=("levels=3",)))
+    with pytest.raises(UserError, match=r"^--eval-env-params 'levels=3'"):
+        small("pqn_mlp", eval_env_params=("levels=3",)).checked()
+    assert not (tmp_path / "bad").exists()
+
+
+def test_every_id_has_levels():
+    assert all(hasattr(gymnax.make(env_id)[1], "num_levels") for env_id in IDS)
