@@ -14,7 +14,7 @@ ENV_IDS = tuple(family + level for family in FAMILIES for level in ("Easy", "Med
 def register(*env_ids: str) -> None:
     """Register ids with Gymnasium, without arguments all thirty. An id that is registered already is left as it is.
 
-    Gymnasium calls this through the entry point `gymnasium.envs` (before its version 1.0), `import popgym_arcade` always.
+    `import popgym_arcade` calls this, and Gymnasium before its version 1.0 through the entry point `gymnasium.envs`.
     """
     from gymnasium.envs.registration import register, registry
 

@@ -92,8 +92,8 @@ class ArcadeEnv(gymnasium.Env):
 class ArcadeVectorEnv(VectorEnv):
     """E copies of a game. Observations are uint8[E, S, S, 3], actions int[E], rewards float64[E], ends bool[E].
 
-    Every `autoreset_mode` does what it does in gymnasium's `SyncVectorEnv`, seeds and all; with the seed s, environment i
-    plays the episodes of an `ArcadeEnv` with the seed s + i. In the mode SAME_STEP, `info["final_obs"]` has the frames that
+    Every `autoreset_mode` does what it does in gymnasium's `SyncVectorEnv`. With the seed s, environment i plays the
+    episodes of an `ArcadeEnv` with the seed s + i. In the mode SAME_STEP, `info["final_obs"]` has the frames that
     episodes ended with, and only these are drawn. What a call returns is the caller's to keep and to change.
     """
 
@@ -111,7 +111,7 @@ class ArcadeVectorEnv(VectorEnv):
         env_params: Mapping[str, Any] | None = None,
         **unknown: Any,
     ):
-        """`max_episode_steps` shortens episodes and leaves the game as it is; `env_params` replaces the game's parameters.
+        """`max_episode_steps` shortens episodes, as in `gymnasium.make`; `env_params` replaces parameters of the game.
 
         A ValueError for an argument that is unknown or has a value that cannot be.
         """

@@ -41,8 +41,8 @@ class ArcadeEnvironment(Environment[ArcadeState, EnvParams]):
     Everything else is the same for all games: `reset` and `step` with auto-reset, the time limit
     (`params.max_steps_in_episode`), spaces, clipping of actions, and strong, constant dtypes.
 
-    Two objects are equal if their class is the same and so is everything they hold: twin, size, pictures, and whatever a
-    subclass adds. What JAX compiled for one serves the other. Set attributes in `__init__` only.
+    Two objects are equal if their class is the same and so is everything they hold: twin, size, pictures, and whatever
+    a subclass adds. What JAX compiled for one serves the other. Set attributes in `__init__` only.
     """
 
     max_steps = 1000
