@@ -27,8 +27,8 @@ class FiveValueEnvironment(Wrapper, LegacyStepAPIWrapper):
     """An environment whose `step` returns `obs, state, reward, done, info`, as POPGym Arcade documents it.
 
     `info` holds arrays of the batch's shape only, because training code averages every leaf of it: `terminated` and
-    `truncated`, both bool. With `final_state=True` it also holds the state before the auto-reset. It leaves out
-    gymnax's `final_observation`, because what a jitted function returns has to be computed: a second drawing in every step.
+    `truncated`, both bool. With `final_state=True` it also holds the state before the auto-reset. gymnax's
+    `final_observation` is left out, because what a jitted function returns has to be computed: a second drawing.
     """
 
     def __init__(self, env: ArcadeEnvironment, final_state: bool = False):

@@ -79,7 +79,7 @@ def pixels_made(function, *arguments):
 @pytest.mark.parametrize("env_id", EASY_IDS)
 def test_a_step_draws_once(env_id):
     """Counted in the program: with auto-reset and all, a step makes no pixel more than one drawing does."""
-    five, params = popgym_arcade.make(env_id, partial_obs=True, final_state=True)
+    five, params = popgym_arcade.make(env_id, partial_obs=True)
     six, _ = make(env_id, partial_obs=True)
     state = take(resets(env_id, 1), 0)
 
@@ -97,7 +97,7 @@ def test_a_step_draws_once(env_id):
 @pytest.mark.parametrize("env_id", EASY_IDS)
 def test_the_compiled_step_draws_once(env_id):
     """What XLA makes of it moves hardly more bytes than a drawing, too (it does not bring a second one back in)."""
-    five, params = popgym_arcade.make(env_id, partial_obs=True, final_state=True)
+    five, params = popgym_arcade.make(env_id, partial_obs=True)
     six, _ = make(env_id, partial_obs=True)
     keys, states = jax.random.split(jax.random.key(0), BATCH), resets(env_id, BATCH)
 
