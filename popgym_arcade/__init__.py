@@ -2,4 +2,5 @@
 
 from popgym_arcade.registration import REGISTERED_ENVIRONMENTS, make, register
 
-__all__ = ["REGISTERED_ENVIRONMENTS", "make", "register"]
+__all__ = ["REGISTERED_ENVIRONMENTS", "__version__", "make", "register"]
+__version__ = "0.1.0"

@@ -1,52 +1,42 @@
 """All ids, and how to make an environment of one."""
 
+import copy
 import difflib
+import sys
 from functools import partial
 from typing import Any
 
+import gymnasium
 import gymnax
 import jax
 from gymnax.environments.environment import EnvParams
 from gymnax.wrappers import LegacyStepAPIWrapper
 
-from popgym_arcade.environments import (
-    autoencode,
-    battleship,
-    breakout,
-    cartpole,
-    count_recall,
-    minesweeper,
-    navigator,
-    noisy_cartpole,
-    skittles,
-    tetris,
-)
+import popgym_arcade_gymnasium
+from popgym_arcade import environments
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
+from popgym_arcade.wrappers import Wrapper
 
-_CLASSES = (
-    *(autoencode.AutoEncodeEasy, autoencode.AutoEncodeMedium, autoencode.AutoEncodeHard),
-    *(battleship.BattleShipEasy, battleship.BattleShipMedium, battleship.BattleShipHard),
-    *(breakout.BreakoutEasy, breakout.BreakoutMedium, breakout.BreakoutHard),
-    *(cartpole.CartPoleEasy, cartpole.CartPoleMedium, cartpole.CartPoleHard),
-    *(count_recall.CountRecallEasy, count_recall.CountRecallMedium, count_recall.CountRecallHard),
-    *(minesweeper.MineSweeperEasy, minesweeper.MineSweeperMedium, minesweeper.MineSweeperHard),
-    *(navigator.NavigatorEasy, navigator.NavigatorMedium, navigator.NavigatorHard),
-    *(noisy_cartpole.NoisyCartPoleEasy, noisy_cartpole.NoisyCartPoleMedium, noisy_cartpole.NoisyCartPoleHard),
-    *(skittles.SkittlesEasy, skittles.SkittlesMedium, skittles.SkittlesHard),
-    *(tetris.TetrisEasy, tetris.TetrisMedium, tetris.TetrisHard),
-)
-_CONSTRUCTORS = {environment.__name__: environment for environment in _CLASSES}
+_CONSTRUCTORS = {env_id: getattr(environments, env_id) for env_id in environments.__all__}
 
 REGISTERED_ENVIRONMENTS = list(_CONSTRUCTORS)
 """Every id, e.g. "NavigatorEasy"."""
 
 
-class FiveValueEnvironment(LegacyStepAPIWrapper):
+class FiveValueEnvironment(Wrapper, LegacyStepAPIWrapper):
     """An environment whose `step` returns `obs, state, reward, done, info`, as POPGym Arcade documents it.
 
-    `info` holds `terminated`, `truncated` and `final_state`, the state before the auto-reset. It leaves out gymnax's
-    `final_observation`, because what a jitted function returns has to be computed: a second drawing in every step.
+    `info` holds arrays of the batch's shape only, because training code averages every leaf of it: `terminated` and
+    `truncated`, both bool. With `final_state=True` it also holds the state before the auto-reset. gymnax's
+    `final_observation` is left out, because what a jitted function returns has to be computed: a second drawing.
     """
+
+    def __init__(self, env: ArcadeEnvironment, final_state: bool = False):
+        """A ValueError for a `final_state` that is not a bool."""
+        if not isinstance(final_state, bool):
+            raise ValueError(f"final_state must be True or False, not {final_state!r}")
+        LegacyStepAPIWrapper.__init__(self, env)
+        self._final_state = final_state
 
     @partial(jax.jit, static_argnames=("self",))
     def step(
@@ -54,20 +44,39 @@ class FiveValueEnvironment(LegacyStepAPIWrapper):
     ) -> tuple[jax.Array, ArcadeState, jax.Array, jax.Array, dict[str, Any]]:
         """Take one step and start the next episode if this one has ended."""
         obs, state, reward, done, info = super().step(key, state, action, params)
-        return obs, state, reward, done, {name: value for name, value in info.items() if name != "final_observation"}
+        names = ("terminated", "truncated", "final_state")[: 3 if self._final_state else 2]
+        return obs, state, reward, done, {name: info[name] for name in names}
+
+    def __deepcopy__(self, memo: dict) -> "FiveValueEnvironment":
+        """A copy. gymnax's Gym wrappers begin with one, and later fail because a step has not six values."""
+        caller = sys._getframe(1).f_back  # of copy.deepcopy
+        if caller is not None and caller.f_globals.get("__name__") == "gymnax.wrappers.gym":
+            raise TypeError(
+                f"gymnax's Gym wrappers take six values a step: give them gymnax.make({self.name!r}, ...), "
+                f"or use gymnasium.make('popgym_arcade/{self.name}-v0', ...)"
+            )
+        return type(self)(copy.deepcopy(self._env, memo), self._final_state)
 
 
-def make(env_id: str, partial_obs: bool = False, obs_size: int = 128) -> tuple[FiveValueEnvironment, EnvParams]:
+def make(
+    env_id: str, partial_obs: bool = False, obs_size: int = 128, final_state: bool = False
+) -> tuple[FiveValueEnvironment, EnvParams]:
     """Make an environment with the five-value interface of POPGym Arcade, and its default parameters.
 
-    `gymnax.make` takes the same arguments and returns the six-value environment that gymnax's wrappers expect.
-    A ValueError for an unknown id (with the closest known ones), an `obs_size` other than 128 or 256, or a
-    `partial_obs` that is not a bool.
+    With `final_state`, `info` also holds the state that the step led to, before the auto-reset: a dataclass.
+    `gymnax.make` takes `partial_obs` and `obs_size` too and returns the six-value environment that gymnax's wrappers
+    expect. A ValueError for an unknown id (with the closest known ones), an `obs_size` other than 128 or 256, or a
+    `partial_obs` or `final_state` that is not a bool.
     """
+    env = make_game(env_id, partial_obs, obs_size)
+    return FiveValueEnvironment(env, final_state), env.default_params
+
+
+def make_game(env_id: str, partial_obs: bool = False, obs_size: int = 128) -> ArcadeEnvironment:
+    """Make the environment itself, with six values a step. The same ValueErrors as `make`."""
     if env_id not in _CONSTRUCTORS:
         raise ValueError(f"unknown environment {env_id!r}; the closest are {', '.join(_closest(str(env_id)))}")
-    env: ArcadeEnvironment = _CONSTRUCTORS[env_id](partial_obs=partial_obs, obs_size=obs_size)
-    return FiveValueEnvironment(env), env.default_params
+    return _CONSTRUCTORS[env_id](partial_obs=partial_obs, obs_size=obs_size)
 
 
 def _closest(env_id: str) -> list[str]:
@@ -77,22 +86,29 @@ def _closest(env_id: str) -> list[str]:
 
 
 def register(env_id: str, constructor: type[ArcadeEnvironment]) -> None:
-    """Add a game of one's own to `make`, to gymnax and to `REGISTERED_ENVIRONMENTS`, which the scripts go by.
+    """Add a game of one's own to `make`, to gymnax, to Gymnasium and to `REGISTERED_ENVIRONMENTS`.
+
+    Gymnasium knows "Lamps" as "popgym_arcade/Lamps-v0". The scripts go by the list.
 
     `constructor` takes `partial_obs` and `obs_size` as every game does. A ValueError for an id that is taken, or
-    anything but a subclass of `ArcadeEnvironment`.
+    of a form that Gymnasium refuses, or anything but a subclass of `ArcadeEnvironment`.
     """
     if not (isinstance(constructor, type) and issubclass(constructor, ArcadeEnvironment)):
         raise ValueError(f"{constructor!r} is not a subclass of ArcadeEnvironment")
     if env_id in _CONSTRUCTORS or env_id in gymnax.registration.registered_envs:
         raise ValueError(f"the id {env_id!r} is taken")
+    try:
+        popgym_arcade_gymnasium.register(env_id)
+    except gymnasium.error.Error as error:
+        raise ValueError(f"the id {env_id!r} is not one that Gymnasium takes: {error}") from None
     gymnax.registration.register(env_id, constructor)
     _CONSTRUCTORS[env_id] = constructor
     REGISTERED_ENVIRONMENTS.append(env_id)
 
 
 def _register() -> None:
-    """Add the ids to gymnax, which refuses an id that it has already (after a reload of this module)."""
+    """Add the ids to gymnax, which refuses an id that it has already (after a reload of this module), and Gymnasium."""
+    popgym_arcade_gymnasium.register()
     for env_id, constructor in _CONSTRUCTORS.items():
         if env_id not in gymnax.registration.registered_envs:
             gymnax.registration.register(env_id, constructor)

@@ -14,6 +14,7 @@ import types
 from importlib import import_module
 from pathlib import Path
 
+import gymnasium
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -55,6 +56,7 @@ def own_twin():
     yield names
     del sys.modules["lamps"]
     del registration._CONSTRUCTORS["Lamps"], gymnax.registration._registry["Lamps"]
+    del gymnasium.registry["popgym_arcade/Lamps-v0"]
     gymnax.registration.registered_envs.remove("Lamps")
     popgym_arcade.REGISTERED_ENVIRONMENTS.remove("Lamps")
 
@@ -76,6 +78,14 @@ def test_the_game_of_the_page_pays_for_the_right_side(own_twin, lamp):
     for side, pay in ((2, 1.0 - lamp), (3, float(lamp))):
         rewards, ends = play(env, params, state, [4] * 7 + [side])
         assert rewards == [0.0] * 7 + [pay] and ends == [(False, False)] * 7 + [(True, False)]
+
+
+def test_gymnasium_knows_the_game_of_the_page(own_twin):
+    envs = own_twin["lamps"]
+    frames, _ = envs.reset(seed=0)
+    rewards = [envs.step(np.full(4, 2))[1] for _ in range(8)]
+    left = frames[:, 40, 36].tolist()  # lit lamps are yellow
+    assert np.sum(rewards, 0).tolist() == [float(pixel == [255, 220, 0]) for pixel in left]
 
 
 @pytest.mark.parametrize("obs_size", [128, 256])
@@ -149,7 +159,17 @@ def bytes_are_those_of_the_table(names, said):
     return said == table.splitlines()
 
 
+def memory_is_that_of_the_table(names, said):
+    """docs/interfaces.md: what its block prints stands in its table."""
+    table = dict(
+        re.findall(r"^\| (`\w+`.*) \| ([\d.]+ GB) \|$", (ROOT / "docs/interfaces.md").read_text(), re.MULTILINE)
+    )
+    rows = {f"`{name}`".replace(", ", "`, `"): size for name, size in (line.split(": ") for line in said)}
+    return rows == table and names["obs"].dtype == np.float32 and 0 <= names["obs"].min() < names["obs"].max() <= 1
+
+
 CHECKS = {
+    "docs/interfaces.md": memory_is_that_of_the_table,
     "docs/dqn_rnn.md": bytes_are_those_of_the_table,
     "docs/memories.md": sizes_are_those_of_the_table,
     "docs/faq.md": lambda names, said: names["total"] == float(said[-1]) > 0.5,  # far above the random policy's 0.15

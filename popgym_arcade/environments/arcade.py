@@ -1,5 +1,6 @@
 """The base class of all games: spaces, twins, and auto-reset with one drawing per step."""
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 from flax import struct
 from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams, EnvState
+
+from popgym_arcade.environments.identity import fingerprint
 
 OBS_SIZES = (128, 256)
 UP, DOWN, LEFT, RIGHT, FIRE = range(5)
@@ -52,6 +55,9 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
 
     Everything else is the same for all games: `reset` and `step` with auto-reset, the time limit and the levels (see
     `ArcadeParams`), spaces, clipping of actions, and strong, constant dtypes.
+
+    Two objects are equal if their class is the same and so is everything they hold: twin, size, pictures, and whatever
+    a subclass adds. What JAX compiled for one serves the other. Set attributes in `__init__` only.
     """
 
     max_steps = 1000
@@ -140,10 +146,39 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
         """uint8[obs_size, obs_size, 3]: red, green and blue by row and column."""
         return spaces.Box(0, 255, (self.obs_size, self.obs_size, 3), jnp.uint8)
 
+    def state_space(self, params: EnvParams | None = None) -> spaces.Dict:
+        """One `Box` for each field of the state, by name, with the field's shape and dtype.
+
+        The bounds are the dtype's own (0 and 1 for bool): the space says what a state looks like, not which can occur.
+        """
+        params = self.default_params if params is None else params
+        state = jax.eval_shape(lambda: self._first(jax.random.key(0), params))
+        return spaces.Dict({field.name: _any(getattr(state, field.name)) for field in dataclasses.fields(state)})
+
     @property
     def num_actions(self) -> int:
         """Always 5."""
         return 5
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other is the same game: the same class, made of the same parts."""
+        if self is other:
+            return True
+        return type(self) is type(other) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        """JAX looks up what it compiled by this and `==`, because the object is a static argument of `step`."""
+        return hash((type(self), self._identity()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle takes along."""
+        return {name: value for name, value in vars(self).items() if name != "_fingerprint"}
+
+    def _identity(self) -> bytes:
+        """The digest of all attributes, taken once."""
+        if "_fingerprint" not in vars(self):
+            self._fingerprint = fingerprint(vars(self))
+        return self._fingerprint
 
     def _first(self, key: jax.Array, params: EnvParams) -> ArcadeState:
         return _strong(self.reset_state(_level_key(key, params), params))
@@ -151,7 +186,14 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
     def _advance(
         self, key: jax.Array, state: ArcadeState, action: jax.Array | int, params: EnvParams
     ) -> tuple[ArcadeState, jax.Array, jax.Array]:
-        """The game's transition with the action clipped, the step counted and all dtypes fixed."""
+        """The game's transition with the action clipped, the step counted and all dtypes fixed.
+
+        A ValueError for an action that is not a scalar.
+        """
+        if jnp.shape(action) != ():
+            raise ValueError(
+                f"an action is a whole number of shape (), not {jnp.shape(action)}: use jax.vmap for a batch"
+            )
         action = jnp.clip(jnp.asarray(action), 0, self.num_actions - 1).astype(jnp.int32)
         next_state, reward, terminated = self.transition(key, state, action, params)
         next_state = _strong(next_state.replace(time=state.time + 1))
@@ -175,3 +217,11 @@ def _level_key(key: jax.Array, params: ArcadeParams) -> jax.Array:
 def _strong(state: ArcadeState) -> ArcadeState:
     """The state without weak types, which would make the second step compile again."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), state)
+
+
+def _any(leaf: jax.ShapeDtypeStruct) -> spaces.Box:
+    """The space of all arrays of this shape and dtype."""
+    if leaf.dtype == jnp.bool_:
+        return spaces.Box(0, 1, leaf.shape, leaf.dtype)
+    limits = jnp.iinfo(leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.integer) else jnp.finfo(leaf.dtype)
+    return spaces.Box(limits.min, limits.max, leaf.shape, leaf.dtype)

@@ -1,0 +1,69 @@
+"""Steps per second of the Gymnasium environments: the compiled vector in each mode, and gymnasium's SyncVectorEnv.
+
+    python benchmark/gymnasium_speed.py --env-id NavigatorEasy --num-envs 64
+
+Actions are random and drawn beforehand. Each row is the median of several rounds; the rows are measured in turns, so
+that whatever else the machine does meets all of them. Frames are copied to NumPy in every step.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import tyro
+from gymnasium.vector import AutoresetMode
+
+import popgym_arcade  # noqa: F401 (registers the ids)
+
+
+@dataclass(frozen=True)
+class Args:
+    env_id: str = "NavigatorEasy"
+    """popgym_arcade id"""
+    num_envs: int = 64
+    """environments stepped together"""
+    partial_obs: bool = True
+    """whether the frames are those of the partially observable twin"""
+    rounds: int = 5
+    """rounds of measurements, of which the median counts"""
+    seconds: float = 2.0
+    """of one measurement"""
+
+
+def steps_per_second(envs: Any, seconds: float) -> float:
+    """Random play for some seconds, with resets by hand in the mode DISABLED."""
+    by_hand = envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    actions = np.random.default_rng(0).integers(0, 5, (100, envs.num_envs))
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        _, _, terminated, truncated, _ = envs.step(actions[count % len(actions)])
+        ended = terminated | truncated
+        if by_hand and ended.any():
+            envs.reset(options={"reset_mask": ended})
+        count += 1
+    return count * envs.num_envs / (time.perf_counter() - start)
+
+
+def main(args: Args) -> None:
+    name, twin = f"popgym_arcade/{args.env_id}-v0", {"partial_obs": args.partial_obs}
+    rows = {
+        f"vector, {mode.name}": gymnasium.make_vec(name, num_envs=args.num_envs, autoreset_mode=mode, **twin)
+        for mode in AutoresetMode
+    }
+    rows["SyncVectorEnv"] = gymnasium.make_vec(name, num_envs=args.num_envs, vectorization_mode="sync", **twin)
+    rates: dict[str, list[float]] = {row: [] for row in rows}
+    for envs in rows.values():
+        envs.reset(seed=0)
+        steps_per_second(envs, 0.5)  # compiles
+    for _ in range(args.rounds):
+        for row, envs in rows.items():
+            rates[row].append(steps_per_second(envs, args.seconds))
+    for row, found in rates.items():
+        print(f"{row:20} {statistics.median(found):8.0f} steps/s  ({min(found):.0f} to {max(found):.0f})")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
