@@ -16,19 +16,12 @@ from typing import Any
 
 import jax
 
-from popgym_arcade.baselines.arguments import is_arcade
+from popgym_arcade.baselines.arguments import run_name
 from popgym_arcade.baselines.errors import CannotWrite
 from popgym_arcade.baselines.scripts import keep_copies, script_name, script_of
 
 PACKAGES = "jax jaxlib flax gymnax memax equinox distrax flashbax optax orbax-checkpoint numpy tyro tensorboard"
 DISK_ERRORS = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM EIO ENOENT".split()
-
-
-def run_name(args: Any) -> str:
-    """The beginning of a run folder's name: environment, twin, experiment, memory, seed."""
-    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
-    env_id = args.env_id.replace(":", ".")
-    return f"{env_id}__{twin}__{args.exp_name}__{getattr(args, 'memory', 'none')}__{args.seed}"
 
 
 def make_run_folder(args: Any) -> Path:
