@@ -16,7 +16,7 @@ from gymnax.environments import spaces
 from popgym_arcade.baselines.environment import MAX_INT, has_twins, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, nearest_divisors, plain
-from popgym_arcade.baselines.scripts import script_name
+from popgym_arcade.baselines.scripts import script_name, script_of
 
 MAX_NAME_BYTES = 255  # of a folder, on the usual file systems
 TIME_BYTES = len("__20260101-000000-999")  # of the end of a run folder's name
@@ -122,6 +122,7 @@ class RunArgs:
         if self.target_return is not None and not (math.isfinite(self.target_return) and self.eval_every):
             raise UserError(f"--target-return {self.target_return}: use a finite number, and an --eval-every above 0")
         self.check()
+        self.check_memory_size()
         if self.update_size > MAX_INT:
             raise UserError(f"an update has {self.update_size} steps: lower --num-envs, {MAX_INT} is the limit")
         self.check_tasks()
@@ -158,6 +159,14 @@ class RunArgs:
                 f"{count} devices cannot share --num-envs {self.num_envs} in groups of {group}: use --num-envs {envs}, "
                 f"or --num-devices {nearest_divisors(groups, count)}, or a multiple of {count} as --num-seeds"
             )
+
+    def check_memory_size(self) -> None:
+        """Raises UserError for a `hidden_size` that the memory, one of the script's MEMORIES, cannot have."""
+        cell = getattr(script_of(self), "MEMORIES", {}).get(getattr(self, "memory", ""))
+        if cell is not None:
+            from popgym_arcade.baselines.networks.memory import check_size  # a script without one needs no memax
+
+            check_size(self.memory, cell, self.hidden_size)
 
     def check_tasks(self) -> None:
         """Raises UserError for environments that are unknown or have actions the script cannot choose."""

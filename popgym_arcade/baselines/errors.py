@@ -25,6 +25,10 @@ class CannotMirror(CannotWrite):
     exit_code = 2
 
 
+class Finished(Exception):
+    """A run that is resumed has nothing left to train. Not an error: it leaves the `with` statement of a `Run`."""
+
+
 def one_line(error: Exception) -> str:
     """Another library's error in one line, with its type, because some messages are empty without it."""
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -7,8 +7,10 @@ in the file.
 import contextlib
 import inspect
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -41,6 +43,12 @@ def read_flags(args_class: type, argv: Sequence[str] | None = None, header: str 
     if header and {"-h", "--help"} & set(argv):  # tyro would join its lines
         print(inspect.cleandoc(header), end="\n\n")
     return plain(tyro.cli(args_class, args=argv, default=default, description="", registry=registry))
+
+
+def python_command(script: str, *words: str | Path) -> str:
+    """A command line of this Python to copy into a shell, from the working directory; `script` may be -m."""
+    python, script = (os.path.relpath(x) if os.path.isabs(x) else x for x in (sys.executable, script))
+    return shlex.join([python, script, *map(str, words)])
 
 
 @contextlib.contextmanager
