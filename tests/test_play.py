@@ -32,7 +32,7 @@ def run(monkeypatch, pygame, line, keys):
         shown.append((pygame.surfarray.array3d(window).swapaxes(0, 1), pygame.display.get_caption()[0]))
         pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=next(keys)))
 
-    def waited():
+    def waited(_milliseconds):
         pygame.event.clear()
         press()
         return wait()

@@ -57,13 +57,15 @@ def plain(args: Any) -> Any:
     NumPy's scalars, whole numbers written as 1e6, a `Path` and a list are converted; `~` in paths is expanded.
 
     Raises:
-        UserError: for a value of another type
+        UserError: for a value of another type, and for a path that is not valid UTF-8
     """
     hints, found = get_type_hints(type(args), include_extras=True), {}
     for name in (field.name for field in dataclasses.fields(args)):
         value = getattr(args, name)
         try:
             found[name] = plain_value(hints[name], value)
+        except UnicodeEncodeError as error:
+            raise UserError(f"{flag(name)}: {not_utf8(error.object)}") from None
         except (TypeError, ValueError):
             raise UserError(f"{flag(name)} {value}: use {kind_of(hints[name])}") from None
     return dataclasses.replace(args, **found)
@@ -74,7 +76,7 @@ def plain_value(hint: Any, value: Any) -> Any:
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         value = plain_value(parts[0], value)
-        return os.path.expanduser(value) if IsPath() in parts else value
+        return expanded(value) if IsPath() in parts else value
     if origin in (Union, types.UnionType):
         return None if value is None else plain_value(parts[0], value)
     if origin is tuple and not isinstance(value, str):
@@ -84,6 +86,18 @@ def plain_value(hint: Any, value: Any) -> Any:
     if hint is str:
         return plain_text(value)
     return plain_number(hint, value) if hint in (bool, int, float) else value
+
+
+def expanded(path: str) -> str:
+    """A path without `~`. Raises UnicodeEncodeError for one that libraries in C++ cannot read, see `not_utf8`."""
+    path = os.path.expanduser(path)
+    os.path.abspath(path if path else "/").encode()
+    return path
+
+
+def not_utf8(path: str) -> str:
+    """What to say about a path with other bytes, which Python reads as surrogates."""
+    return f"JAX, orbax and TensorBoard need paths that are valid UTF-8, which {ascii(path)} is not: use another folder"
 
 
 def plain_text(value: Any) -> str:
