@@ -119,12 +119,26 @@ def plain_number(kind: type, value: Any) -> bool | int | float:
 
 
 def whole_number(text: str) -> int | float:
-    """The number that a text is, also 1e6; one that is not whole stays a float, which `plain` refuses with its flag."""
+    """The number that a text is, also 1e6; one that is not whole stays a float, which `plain` refuses with its flag.
+
+    Raises:
+        ValueError: for a text that is no number
+    """
     try:
         return int(text)
+    except ValueError as error:
+        number = float_or_none(text)
+        if number is None:
+            raise error from None
+    return int(number) if number.is_integer() else number
+
+
+def float_or_none(text: str) -> float | None:
+    """The number that a text is, None if it is none."""
+    try:
+        return float(text)
     except ValueError:
-        number = float(text)
-        return int(number) if number.is_integer() else number
+        return None
 
 
 def kind_of(hint: Any) -> str:
