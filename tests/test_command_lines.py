@@ -344,7 +344,7 @@ def test_help_keeps_the_lines_of_its_header_and_lists_choices(name, capsys):
     assert "{float32,bfloat16}" in told
 
 
-@pytest.mark.parametrize("name", [*ANALYSIS, "benchmark/gallery", "benchmark/report"])
+@pytest.mark.parametrize("name", [*ANALYSIS, "benchmark/report", "benchmark/scaling"])
 def test_help_of_the_other_scripts_keeps_the_lines_of_its_header(name, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmark")
     done = called(ROOT / f"{name}.py", "--help")
@@ -352,7 +352,21 @@ def test_help_of_the_other_scripts_keeps_the_lines_of_its_header(name, monkeypat
     assert done.stdout.startswith(inspect.getdoc(importlib.import_module(Path(name).name)) + "\n")
 
 
-@pytest.mark.parametrize("name", ["pqn_rnn", "evaluate", "tune"])
+@pytest.mark.parametrize("name", ["replay", "multitask_speed", "training_speed"])
+def test_benchmarks_without_popgym_arcade_read_their_flags_alike(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmark")
+    monkeypatch.setenv("HOME", "/home/me")
+    module, command_line = importlib.import_module(name), importlib.import_module("command_line")
+    counts = whole_flags(module.Args)
+    line = [f"{name}.py", "--out", "~/x", *(word for each in counts for word in (flag(each), "2e3"))]
+    monkeypatch.setattr(sys, "argv", line)
+    args = command_line.read_args(module.Args, "")
+    assert args.out == "/home/me/x" and counts and {getattr(args, each) for each in counts} <= {2000, (2000,)}
+    done = called(ROOT / f"benchmark/{name}.py", flag(counts[0]), "1.5")
+    assert done.returncode == 2 and done.stderr == f"{name}.py: error: 1.5: use a whole number\n"
+
+
+@pytest.mark.parametrize("name", ["pqn_rnn", "evaluate", "tune", "benchmark/replay"])
 def test_help_that_nobody_reads_ends_without_a_stack_trace(name):
     process = command("--help", script=ROOT / f"{name}.py")
     process.stdout.close()

@@ -7,6 +7,10 @@ class UserError(Exception):
     exit_code = 2
 
 
+class WrongType(UserError):
+    """An argument is not of the type its flag is declared with."""
+
+
 class Diverged(UserError):
     """A metric became NaN or infinite."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from tyro.constructors import PrimitiveConstructorSpec
 
 from popgym_arcade.baselines.environment import MAX_INT
-from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.errors import UserError, WrongType
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def plain(args: Any) -> Any:
     NumPy's scalars, whole numbers written as 1e6, a `Path` and a list are converted; `~` in paths is expanded.
 
     Raises:
-        UserError: for a value of another type, and for a path that is not valid UTF-8
+        WrongType: for a value of another type
+        UserError: for a path that is not valid UTF-8
     """
     hints, found = get_type_hints(type(args), include_extras=True), {}
     for name in (field.name for field in dataclasses.fields(args)):
@@ -67,7 +68,7 @@ def plain(args: Any) -> Any:
         except UnicodeEncodeError as error:
             raise UserError(f"{flag(name)}: {not_utf8(error.object)}") from None
         except (TypeError, ValueError):
-            raise UserError(f"{flag(name)} {value}: use {kind_of(hints[name])}") from None
+            raise WrongType(f"{flag(name)} {value}: use {kind_of(hints[name])}") from None
     return dataclasses.replace(args, **found)
 
 
