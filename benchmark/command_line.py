@@ -38,7 +38,8 @@ def whole(text: str) -> int:
 
 def read_args(args_class: type, header: str):
     """The arguments of this process, with `~` in paths expanded; `header` is what `--help` begins with."""
-    sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that only know ASCII
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that only know ASCII
     if {"-h", "--help"} & set(sys.argv):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for | head
         print(inspect.cleandoc(header), end="\n\n")
