@@ -35,7 +35,7 @@ from popgym_arcade.analysis.trajectories import Trajectory, observations, record
 from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import NonNegativeInt, Range
+from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = {
@@ -61,7 +61,7 @@ MANY = 6  # groups of which a picture shows every strength
 
 @dataclass(frozen=True)
 class Args(PlayArgs):
-    runs: tuple[str, ...] = shipped_agents(__file__)
+    runs: tuple[PathName, ...] = shipped_agents(__file__)
     """run folders, or patterns that match some (the agents that come with the repository)"""
     kind: tuple[Literal["noise", "permutation"], ...] = ("noise", "permutation")
     """noise on one frame, and/or the first frames in another order"""

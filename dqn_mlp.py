@@ -476,6 +476,7 @@ def when_learning_resumes(args: Args, step: int) -> str:
 
 def main(args: Args) -> Path:
     """Trains, or resumes, and returns the run folder."""
+    args = args.checked()
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update), optional=("replay",))

@@ -409,7 +409,6 @@ def lay_out(steps: Step, size: int) -> Slots:
     place = numbers + jnp.cumsum(steps.truncated, axis=0) - steps.truncated  # a truncated step takes two slots
     apart = steps.truncated | (numbers == length - 1)  # [T, B], the steps whose next observation has its own slot
     next_place = jnp.where(apart, place + 1, size)  # `size` is no slot, so those of other steps are dropped
-
     # what each slot holds, as a row of the T observations followed by the T next ones; unused slots, the last of these
     source = jnp.full((size, batch), 2 * length - 1)
     source = source.at[place, columns].set(numbers, mode="drop")
@@ -598,6 +597,7 @@ def when_learning_resumes(args: Args, step: int) -> str:
 
 def main(args: Args) -> Path:
     """Trains, or resumes, and returns the run folder."""
+    args = args.checked()
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update), optional=("replay",))

@@ -29,7 +29,7 @@ from popgym_arcade.analysis.twins import load_in_twins
 from popgym_arcade.baselines.devices.mesh import over_seeds
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, NonNegativeInt
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName
 from popgym_arcade.baselines.running import evaluation
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
 from popgym_arcade.baselines.running.pictures import save_gif
@@ -49,7 +49,7 @@ EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "policy", "episode", 
 
 @dataclass(frozen=True)
 class Args(PlayArgs):
-    runs: tuple[str, ...] = shipped_agents(__file__)
+    runs: tuple[PathName, ...] = shipped_agents(__file__)
     """run folders, or patterns that match some (the agents that come with the repository)"""
     episodes: Count | None = None
     """episodes of each seed and twin; None: as many as an evaluation during training"""

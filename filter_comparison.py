@@ -31,7 +31,7 @@ from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.environment import is_pixels, make_env
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import NonNegativeInt
+from popgym_arcade.baselines.limits import NonNegativeInt, PathName
 from popgym_arcade.baselines.scripts import script_name
 
 MOST_TOWERS = 8  # in the picture of filters
@@ -48,7 +48,7 @@ GROUP_COLUMNS = ("group_a", "group_b", "step", *ABOUT, "pairs", *DISTANCES, "low
 
 @dataclass(frozen=True)
 class Args(AnalysisArgs):
-    runs: tuple[str, ...]
+    runs: tuple[PathName, ...]
     """run folders, or patterns that match some: at least two agents, which may be seeds of one run"""
     by: str = ""
     """argument of the runs that separates groups of agents; empty: all that differ, except the seed"""

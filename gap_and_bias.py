@@ -31,7 +31,7 @@ from popgym_arcade.analysis.interquartile import Estimate, estimate
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Range
+from popgym_arcade.baselines.limits import PathName, Range
 from popgym_arcade.baselines.scripts import read_about
 
 ALL = "all"  # in place of an environment: aggregated over all of them
@@ -53,7 +53,7 @@ READ_OF_EVALUATE = READ_OF_EVAL | {"run", "script", "memory", "trained_env_id", 
 
 @dataclass(frozen=True)
 class Args(AnalysisArgs):
-    runs: tuple[str, ...]
+    runs: tuple[PathName, ...]
     """run folders, tables of evaluate.py, folders that contain one, or patterns that match some"""
     no_memory: str = "none"
     """memory that the bias is measured against: none (the script without one) or another, such as MLP"""

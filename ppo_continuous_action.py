@@ -379,8 +379,7 @@ def make_train(args: Args):
         reward_moments = state.reward_moments.updated(sums.T.reshape(-1))  # E first, which devices share
         if args.norm_reward:
             rollout = rollout.replace(reward=jnp.clip(rollout.reward / jnp.sqrt(reward_moments.var + 1e-8), -10, 10))
-        next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]
-        advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
+        advantage = gae(rollout, jnp.concatenate([rollout.value[1:], output.value]), args.gamma, args.gae_lambda)
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
 
@@ -430,6 +429,7 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
 
 def main(args: Args) -> Path:
     """Trains, or resumes, and returns the run folder."""
+    args = args.checked()
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update))

@@ -359,6 +359,7 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
 
 def main(args: Args) -> Path:
     """Trains, or resumes, and returns the run folder."""
+    args = args.checked()
     init, update = make_train(args)
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update))

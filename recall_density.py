@@ -27,7 +27,7 @@ from popgym_arcade.analysis.networks import action_values, network_args, other_i
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
-from popgym_arcade.baselines.limits import NonNegativeInt, Range
+from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
 from popgym_arcade.baselines.scripts import script_of
 
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
@@ -51,7 +51,7 @@ EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "episode", "length", 
 
 @dataclass(frozen=True)
 class Args(PlayArgs):
-    runs: tuple[str, ...] = shipped_agents(__file__)
+    runs: tuple[PathName, ...] = shipped_agents(__file__)
     """run folders, or patterns that match some (the agents that come with the repository)"""
     episodes: Annotated[int, Range(1, 10_000)] = 16
     """complete episodes of each seed of a run and each twin"""

@@ -37,7 +37,7 @@ from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
 from popgym_arcade.analysis.twins import in_twins, spaces_of
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import NonNegativeInt, Range
+from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
 from popgym_arcade.baselines.scripts import script_of
 
 MAX_BYTES = 4e9  # of the maps of one twin
@@ -50,7 +50,7 @@ Width = Annotated[float, Range(0.1, 256)]  # in pixels
 
 @dataclass(frozen=True)
 class Args(PlayArgs):
-    runs: tuple[str, ...] = shipped_agents(__file__)
+    runs: tuple[PathName, ...] = shipped_agents(__file__)
     """run folders, or patterns that match some (the agents that come with the repository)"""
     twin: Annotated[Twin, tyro.conf.arg(aliases=["--twins"])] = "own"
     """twin to play: the one of the training, the fully or the partially observable one, or both, one above the other"""

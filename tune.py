@@ -29,17 +29,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-import optuna
 import tyro
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import RandomSampler, TPESampler
-from optuna.trial import TrialState
-from sqlalchemy.exc import SQLAlchemyError
+
+try:
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+    from optuna.samplers import RandomSampler, TPESampler
+    from optuna.trial import TrialState
+    from sqlalchemy.exc import SQLAlchemyError
+except ImportError:  # it comes with an extra, and --help needs none
+    optuna, BasePruner, SuccessiveHalvingPruner = None, object, object
 
 NAME = Path(__file__).stem
 ROOT = Path(__file__).resolve().parent
@@ -49,22 +53,7 @@ COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
 ALIKE = 3  # trials in a row that fail in the same way end the search
 POINTS = 1000  # steps of Optuna for the training in one environment, whatever its length and number of evaluations
-# prints the types of a script's arguments as JSON, or fails with its objection to one of several command lines
-ASK = """
-import dataclasses, importlib, json, sys, typing
-folder, name, lines, root = sys.argv[1:]
-sys.path[0:0] = [folder, root]
-from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.running.command_line import parse_args
-args_class = importlib.import_module(name).Args
-try:
-    for flags in json.loads(lines):
-        parse_args(args_class, flags)
-except UserError as error:
-    sys.exit(str(error))
-kinds = typing.get_type_hints(args_class)
-print(json.dumps({field.name: getattr(kinds[field.name], "__name__", "") for field in dataclasses.fields(args_class)}))
-"""
+ASK = (ROOT / "popgym_arcade/baselines/running/ask.py").read_text("utf-8")  # what another process says of a script
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -82,11 +71,23 @@ class CannotWrite(UserError):
     exit_code = CANNOT_WRITE
 
 
-@dataclass(frozen=True)
+def whole(text: str) -> int:
+    """A whole number, also one written as 1e3. Raises UserError for any other, ValueError for what is no number."""
+    if not float(text).is_integer():
+        raise UserError(f"{text}: use a whole number")
+    return int(float(text))
+
+
+Whole = Annotated[int, tyro.constructors.PrimitiveConstructorSpec(
+    1, "INT", lambda given: whole(given[0]), lambda value: isinstance(value, int), lambda value: [str(value)]
+)]  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
 class Args:
     study: str = ""
     """folder of the study, a new one or one to continue; empty: runs/tune/SCRIPT-TIME"""
-    trials: int = 20
+    trials: Whole = 20
     """trials the study has at the end, including pruned ones"""
     script: str = "pqn_rnn"
     """training script: the name of one next to tune.py, or the path of your own"""
@@ -96,15 +97,15 @@ class Args:
     """flags of the script to search, as learning_rate=1e-5..1e-2:log num_steps=8..64:log memory=MinGRU,GRU"""
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
     """flags of the script in every trial: those after -- on the command line"""
-    seed: int = 0
+    seed: Whole = 0
     """first seed of the runs, and seed of the sampler"""
-    num_seeds: int = 2
+    num_seeds: Whole = 2
     """seeds of every training"""
-    sampler: str = "tpe"
+    sampler: Annotated[str, tyro.conf.arg(metavar="{tpe,random}")] = "tpe"
     """what proposes trials: tpe (tree-structured Parzen estimators) or random"""
-    pruner: str = "median"
+    pruner: Annotated[str, tyro.conf.arg(metavar="{median,halving,none}")] = "median"
     """what stops trials: median (worse than half of the others so far), halving, or none"""
-    startup_trials: int = 5
+    startup_trials: Whole = 5
     """trials at the beginning that are random and never pruned"""
     best_returns: tuple[str, ...] = ()
     """best possible returns of environments outside popgym_arcade, as CartPole-v1=500"""
@@ -137,7 +138,7 @@ class Args:
 
 def script_path(script: str) -> Path:
     """The file of a training script: one next to this file by its name, any other by its path."""
-    return Path(script).resolve() if script.endswith(".py") else ROOT / f"{script}.py"
+    return Path(script).expanduser().resolve() if script.endswith(".py") else ROOT / f"{script}.py"
 
 
 def best_returns(args: Args) -> dict[str, float]:
@@ -204,8 +205,8 @@ def check_flags(args: Args) -> None:
             raise UserError(f"{spelt} after --: {'give it before --' if name in own else 'leave it out'}")
         if name not in kinds:
             known = {f"--{other.replace('_', '-')}" for other in set(kinds) - OURS}
-            file = script_path(args.script).name
-            raise UserError(f"{spelt} after --: {file} has no such flag{did_you_mean(spelt, known)}")
+            close = did_you_mean(spelt, known)
+            raise UserError(f"{spelt} after --: {script_path(args.script).name} has no such flag{close}")
 
 
 def distributions(args: Args) -> dict:
@@ -228,7 +229,7 @@ def distributions(args: Args) -> dict:
                 raise ValueError
             one = IntDistribution if kind is int else FloatDistribution
             found[name] = one(low, high, log=how == "log")
-        except ValueError:
+        except (ValueError, UserError):
             raise UserError(f"--search {item!r}: write NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C") from None
     return found
 
@@ -237,7 +238,7 @@ def read(kind: type, text: str) -> bool | int | float | str:
     """A value of the script's argument. Raises ValueError for any other text."""
     if not text or (kind is bool and text.lower() not in ("true", "false")):
         raise ValueError
-    return text.lower() == "true" if kind is bool else kind(text)
+    return text.lower() == "true" if kind is bool else whole(text) if kind is int else kind(text)
 
 
 def as_flags(values: dict) -> list[str]:
@@ -245,10 +246,8 @@ def as_flags(values: dict) -> list[str]:
     flags = []
     for name, value in values.items():
         flag = "--" if name == "flags" else f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            flags.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            flags += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
+        texts = () if isinstance(value, bool) else map(str, value if isinstance(value, tuple) else (value,))
+        flags += [flag.replace("--", "--no-", 1) if value is False else flag, *texts]
     return flags
 
 
@@ -434,7 +433,7 @@ def writing(folder: Path) -> Iterator[None]:
     """Inside it an error of the disk or the database becomes `CannotWrite`, which ends the search with one line."""
     try:
         yield
-    except (OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+    except (OSError, UnicodeError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise CannotWrite(f"{folder}: {reason}; fix that, then continue with --study") from None
 
@@ -483,23 +482,21 @@ def read_saved(folder: Path) -> Args | None:
     return saved
 
 
-def write_settings(args: Args, folder: Path) -> None:
-    """Writes `args.json`, which is never half written."""
-    draft = folder / "args.json.tmp"
-    draft.write_text(json.dumps(dataclasses.asdict(args), indent=1))
-    draft.rename(folder / "args.json")
-
-
 def read_settings(argv: list[str]) -> Args:
     """Checked arguments. Those of a study that is continued are the defaults, of which only `trials` may change."""
     end = argv.index("--") if "--" in argv else len(argv)
     argv, flags = argv[:end], tuple(argv[end + 1 :])
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    saved = read_saved(Path(args.study)) if args.study else None
-    if saved:
-        args = tyro.cli(Args, args=argv, default=dataclasses.replace(saved, study=args.study))
+    if {"-h", "--help"} & set(argv):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for | head
+        print(__doc__)  # here, because tyro joins its lines
+    args = tyro.cli(Args, args=argv, description="")
+    if optuna is None:
+        raise UserError("Optuna is missing: pip install 'popgym-arcade[tune]', or pip install optuna")
+    study = os.path.expanduser(args.study)
+    saved = read_saved(Path(study)) if study else None
+    args = tyro.cli(Args, args=argv, default=saved) if saved else args
     script = str(script_path(args.script)) if args.script.endswith(".py") else args.script  # so that any folder will do
-    args = dataclasses.replace(args, script=script, flags=flags or args.flags)
+    args = dataclasses.replace(args, study=study, script=script, flags=flags or args.flags)
     settings = {name: value for name, value in vars(saved or args).items() if name not in ("study", "trials")}
     was = {name: value for name, value in settings.items() if getattr(args, name) != value}
     if was:
@@ -566,7 +563,9 @@ def main(args: Args) -> dict:
     """Searches, and returns the values of the best trial. Raises UserError if none has a score."""
     folder = make_folder(args)
     with locked(folder), writing(folder):
-        write_settings(args, folder)
+        draft = folder / "args.json.tmp"  # so that the file is never half written
+        draft.write_text(json.dumps(dataclasses.asdict(args), indent=1))
+        draft.rename(folder / "args.json")
         study = open_study(args, folder)
         print(f"{folder}: {len(counted(study))} of {args.trials} trials", flush=True)
         search(args, study, folder)
@@ -586,6 +585,7 @@ def run() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):  # as SystemExit, so that the training is stopped too
         if signal.getsignal(number) != signal.SIG_IGN:  # which nohup sets
             signal.signal(number, lambda number, _: sys.exit(128 + number))
+    sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that only know ASCII
     try:
         main(read_settings(sys.argv[1:]))
     except UserError as error:

@@ -25,6 +25,7 @@ from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.tables import markdown, read_csv
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import PathName
 
 MANY = 8  # agents about which a table says less
 HEADS = {"full": "return", "mdp": "return on the mdp", "pomdp": "return on the pomdp"}
@@ -35,11 +36,11 @@ FURTHER = ("cells.csv", "agents.csv")
 
 @dataclass(frozen=True)
 class Args:
-    csv: tuple[str, ...] = ()
+    csv: tuple[PathName, ...] = ()
     """tables that the analysis scripts wrote"""
-    folders: tuple[str, ...] = ()
+    folders: tuple[PathName, ...] = ()
     """folders that they wrote, instead"""
-    out: str = ""
+    out: PathName = ""
     """folder for the files from FOLDERS"""
 
     def checked(self) -> "Args":

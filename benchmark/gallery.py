@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw
 import popgym_arcade
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import PathName
 
 LEVELS = ("Easy", "Medium", "Hard")
 TWINS = {"full": False, "partial": True}
@@ -29,7 +30,7 @@ MOST_STEPS = 100_000  # of random play until an episode lasts that long
 
 @dataclass(frozen=True)
 class Args:
-    out: str = "docs/figures"
+    out: PathName = "docs/figures"
     """folder to write to"""
     families: tuple[str, ...] = ()
     """families to draw, Navigator for instance; none: all"""

@@ -20,7 +20,7 @@ from training_speed import write_table
 
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, check_limits
+from popgym_arcade.baselines.limits import Count, PathName, check_limits
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 
 FEATURES = 512 + 5  # of the encoder and of a previous action, one of five
@@ -40,7 +40,7 @@ class Args:
     """T, steps of a rollout"""
     repeats: Count = 5
     """timed calls, of which the median counts"""
-    out: str = TABLE
+    out: PathName = TABLE
     """table to write"""
 
     def checked(self) -> "Args":

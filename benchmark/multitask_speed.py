@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
+from command_line import read_args
 from training_speed import measure, write_table
 
 
@@ -56,6 +56,6 @@ def one_after_the_other(rows: list[dict]) -> dict:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(read_args(Args, __doc__))
     except RuntimeError as error:
         sys.exit(f"multitask_speed.py: error: {error}")

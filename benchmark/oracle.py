@@ -14,6 +14,7 @@ import numpy as np
 
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import markdown, write_csv
+from popgym_arcade.baselines.limits import PathName
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness import IDS, expert_games, expert_play, split_id  # noqa: E402  (the tests are not a package)
@@ -35,7 +36,7 @@ COLUMNS = ("env_id", "player", "episodes", "return_mean", "return_standard_error
 
 @dataclass(frozen=True)
 class Args:
-    out: str = "benchmark/results/oracle"
+    out: PathName = "benchmark/results/oracle"
     """path of the files to write, without their endings"""
 
 

@@ -18,7 +18,7 @@ import popgym_arcade
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import markdown, write_csv
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, NonNegativeInt, check_limits
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits
 
 CHUNK = 2_000  # episodes played side by side
 COLUMNS = ("env_id", "episodes", "return_mean", "return_standard_error", "return_min", "return_max", "length_mean")
@@ -32,7 +32,7 @@ class Args:
     """episodes of each"""
     seed: NonNegativeInt = 0
     """seed of actions and episodes"""
-    out: str = "benchmark/results/random_policy"
+    out: PathName = "benchmark/results/random_policy"
     """path of the files to write, without their endings"""
 
 

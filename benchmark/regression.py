@@ -23,17 +23,18 @@ from popgym_arcade.analysis.command_line import launch  # noqa: E402
 from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of  # noqa: E402
 from popgym_arcade.analysis.tables import markdown  # noqa: E402
 from popgym_arcade.baselines.errors import UserError  # noqa: E402
+from popgym_arcade.baselines.limits import PathName  # noqa: E402
 
 
 @dataclass(frozen=True)
 class Args:
-    before: tuple[str, ...]
+    before: tuple[PathName, ...]
     """run folders before the change, or patterns that match some"""
-    after: tuple[str, ...]
+    after: tuple[PathName, ...]
     """run folders after the change"""
-    again_before: tuple[str, ...] = ()
+    again_before: tuple[PathName, ...] = ()
     """run folders of other seeds before the change"""
-    again_after: tuple[str, ...] = ()
+    again_after: tuple[PathName, ...] = ()
     """run folders of other seeds after the change"""
 
     def checked(self) -> "Args":

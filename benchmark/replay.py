@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
+from command_line import read_args
 from training_speed import write_table
 
 ROOT = Path(__file__).parent.parent
@@ -96,4 +96,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         print(json.dumps(measure(sys.argv[2], int(sys.argv[3]), sys.argv[4:])))
     else:
-        main(tyro.cli(Args, description=__doc__))
+        main(read_args(Args, __doc__))

@@ -35,6 +35,7 @@ from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.interquartile import middle_half, numpy_seed
 from popgym_arcade.analysis.tables import markdown, read_csv, write_csv
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.scripts import read_about
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,11 +52,11 @@ THRESHOLDS = np.linspace(-0.2, 1, 61)  # of performance profiles
 
 @dataclass(frozen=True)
 class Args:
-    runs: tuple[str, ...] = ()
+    runs: tuple[PathName, ...] = ()
     """run folders, or patterns that match some"""
-    csv: tuple[str, ...] = ()
+    csv: tuple[PathName, ...] = ()
     """tables written earlier, instead of or in addition to runs; if several have a run, the last one counts"""
-    out: str = ""
+    out: PathName = ""
     """path of the files to write, without their endings"""
     by: str = "memory"
     """argument of the runs that tells the groups apart, or: script; several with + between"""
@@ -65,7 +66,7 @@ class Args:
     """title of the pictures"""
     over: str = ""
     """one more picture: last returns over a parameter of the environment, such as memory_length"""
-    docs: tuple[str, ...] = ()
+    docs: tuple[PathName, ...] = ()
     """pages to fill in; nothing else is done then"""
 
     def checked(self) -> "Args":

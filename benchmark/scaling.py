@@ -33,6 +33,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from popgym_arcade.analysis.agents import params_like
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import write_csv
+from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.running.command_line import parse_args
 from popgym_arcade.baselines.running.memory_use import byte_size
 
@@ -52,7 +53,7 @@ class Args:
     """environments of each device"""
     updates: int = 6
     """updates of each training; the first is left out"""
-    out: str = "docs/figures/scaling"
+    out: PathName = "docs/figures/scaling"
     """tables and picture to write: OUT.csv, OUT_allreduce.csv, OUT.png"""
     worker: str = ""
     """used by this script itself"""

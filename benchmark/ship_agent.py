@@ -22,6 +22,7 @@ from popgym_arcade.analysis.agents import find_runs, load_agent
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import read_csv, write_csv
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.running.checkpoints import file_digests, save_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -33,9 +34,9 @@ SMALL = 1_000  # numbers; an array with fewer is not rounded
 
 @dataclass(frozen=True)
 class Args:
-    run: str
+    run: PathName
     """run folder"""
-    out: str = "agents"
+    out: PathName = "agents"
     """folder that receives the copy"""
     bits: int = 8
     """bits of a rounded number; 0: no rounding"""

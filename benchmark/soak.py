@@ -37,6 +37,7 @@ from popgym_arcade.analysis.agents import load_agent
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import read_csv
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.running.checkpoints import (
     file_digests,
     find_checkpoint,
@@ -92,7 +93,7 @@ class Args:
     """checkpoints of the second training whose memory is watched"""
     seed: int = 0
     """seed of the moments at which faults happen"""
-    out: str = "benchmark/results/reliability.csv"
+    out: PathName = "benchmark/results/reliability.csv"
     """table to write"""
 
 

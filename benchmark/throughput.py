@@ -30,7 +30,7 @@ import popgym_arcade
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import markdown
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, check_limits
+from popgym_arcade.baselines.limits import Count, PathName, check_limits
 from popgym_arcade.environments.arcade import OBS_SIZES
 
 matplotlib.use("Agg")
@@ -58,7 +58,7 @@ class Args:
     """timed rollouts of each kind; the median counts"""
     others: bool = False
     """measure gymnax's own environments as well"""
-    out: str = "docs/figures/throughput"
+    out: PathName = "docs/figures/throughput"
     """folder that receives throughput.csv, throughput.md and throughput.png"""
 
     def checked(self) -> "Args":

@@ -21,12 +21,12 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from jax.extend.core import jaxprs_in_params
 
 from popgym_arcade.analysis.agents import params_like
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.running.command_line import parse_args
+from popgym_arcade.baselines.running.flags import read_flags
 from popgym_arcade.baselines.running.memory_use import PROCESS_BYTES, memory_needed
 from popgym_arcade.baselines.running.metrics import repeat
 
@@ -367,6 +367,6 @@ def main(args: Args) -> dict:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(main(tyro.cli(Args, description=__doc__))))
+        print(json.dumps(main(read_flags(Args, header=__doc__))))
     except Exception as error:  # any error: the study that asked shows one line
         sys.exit(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")

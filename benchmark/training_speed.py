@@ -32,7 +32,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import tyro
+from command_line import read_args
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).parent.parent
@@ -526,7 +526,7 @@ def main(args: Args) -> bool:
 
 if __name__ == "__main__":
     try:
-        sys.exit(0 if main(tyro.cli(Args, description=__doc__)) else 1)
+        sys.exit(0 if main(read_args(Args, __doc__)) else 1)
     except UserError as error:
         print(f"training_speed.py: error: {error}", file=sys.stderr)
         sys.exit(2)

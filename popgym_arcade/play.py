@@ -23,6 +23,7 @@ MOVING = ("Breakout", "CartPole", "NoisyCartPole", "Skittles", "Tetris")  # fami
 WAIT = FIRE
 WINDOW = 768  # pixels of a window's side, about
 GAP = 8  # pixels between two twins
+KEY_MILLISECONDS = 100  # after which a wait for a key begins anew: Python handles no Ctrl-C during it
 FRAME_MILLISECONDS = 200  # of a GIF, where no --fps is given
 
 
@@ -78,6 +79,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
+def expanded(path: str) -> Path:
+    """A path in which a leading `~` is the home folder."""
+    return Path(os.path.expanduser(path))
+
+
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line's flags, checked as far as they can be without a window."""
     parser = _Parser("popgym-arcade-play", description="Play a game with arrows and space; R restarts, Q quits.")
@@ -86,7 +92,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--both", action="store_true", help="show both twins side by side")
     parser.add_argument("-o", "--obs-size", type=int, choices=OBS_SIZES, default=256, help="pixels of a frame's side")
     parser.add_argument("--fps", type=float, help=f"steps a second without a key being pressed: {', '.join(MOVING)}")
-    parser.add_argument("--record", type=Path, metavar="FILE.gif", help="save what was played as a GIF")
+    parser.add_argument("--record", type=expanded, metavar="FILE.gif", help="save what was played as a GIF")
     parser.add_argument(
         "--seed", type=int, help="of the first episode and all that follow; without it, another each time"
     )
@@ -151,7 +157,9 @@ def play(args: argparse.Namespace, pygame) -> Session:
 def _events(fps: float | None, clock, pygame) -> list:
     """Keys pressed since the last call (closing the window is Q): of at least one, or of a frame's time with `fps`."""
     if fps is None:
-        events = [pygame.event.wait()]
+        events = [pygame.event.wait(KEY_MILLISECONDS)]
+        while events[0].type == pygame.NOEVENT:
+            events = [pygame.event.wait(KEY_MILLISECONDS)]
     else:
         clock.tick(fps)
         events = []

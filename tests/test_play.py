@@ -1,8 +1,10 @@
 """popgym-arcade-play without a screen: keys go in, the state changes, a picture comes out."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ def run(monkeypatch, pygame, line, keys):
         shown.append((pygame.surfarray.array3d(window).swapaxes(0, 1), pygame.display.get_caption()[0]))
         pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=next(keys)))
 
-    def waited():
+    def waited(_milliseconds):
         pygame.event.clear()
         press()
         return wait()
@@ -109,6 +111,29 @@ def test_a_recording_holds_every_frame(monkeypatch, pygame, tmp_path):
         assert picture.n_frames >= 2 and picture.size == (256, 256)
     with pytest.raises(SystemExit):
         play.parse_args(["NavigatorEasy", "--record", str(path)])
+
+
+def test_ctrl_c_ends_the_game_while_it_waits_for_a_key(monkeypatch, pygame):
+    wait, timers = pygame.event.wait, []
+    end = lambda: pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_q))  # noqa: E731
+
+    def waited(*milliseconds):
+        if not timers:
+            timers.extend([threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)), threading.Timer(10, end)])
+            for timer in timers:
+                timer.start()
+        return wait(*milliseconds)
+
+    monkeypatch.setattr(pygame.event, "wait", waited)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            play.main(["NavigatorEasy"])
+        assert ended.value.code == 130 and timers[1].is_alive()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for timer in timers:
+            timer.cancel()
 
 
 @pytest.mark.parametrize(

@@ -417,6 +417,36 @@ except tune.UserError as error:
     assert done.stdout.endswith(" []\n")
 
 
+@pytest.mark.parametrize(("flags", "code"), [("--help", 0), ("--search gamma=0.9..1", 2)])
+def test_without_optuna_there_is_help_and_one_line(flags, code, tmp_path):
+    program = f"import sys; sys.modules['optuna'] = None; sys.path[:0] = [{str(ROOT)!r}]; import tune; tune.run()"
+    line = [sys.executable, "-c", program, *flags.split()]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == code and not list(tmp_path.iterdir())
+    if code:
+        assert (
+            done.stderr.startswith("tune.py: error: Optuna is missing: pip install ") and done.stderr.count("\n") == 1
+        )
+    else:
+        assert done.stdout.startswith(tune.__doc__) and not done.stderr
+        assert "{tpe,random}" in done.stdout and "{median,halving,none}" in done.stdout
+
+
+def test_whole_numbers_and_home_folders_in_other_spellings(asked_here, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    flags = "--study=~/study --trials 1e2 --seed 2e3 --num-seeds 3e0 --startup-trials 1e1 --search num_steps=8,1.6e1"
+    args = tune.read_settings(flags.split())
+    assert (args.trials, args.seed, args.num_seeds, args.startup_trials) == (100, 2000, 3, 10)
+    assert args.study == f"{tmp_path}/study" and tune.distributions(args)["num_steps"].choices == (8, 16)
+    assert tune.script_path("~/mine.py") == tmp_path / "mine.py"
+    for flags, words in (
+        ("--trials 1.5", "^1.5: use a whole number$"),
+        ("--search num_steps=8..9.5", "write NAME=LOW"),
+    ):
+        with pytest.raises(tune.UserError, match=words):
+            tune.read_settings([*flags.split(), "--search", "gamma=0..1"] if "trials" in flags else flags.split())
+
+
 @pytest.mark.parametrize(
     ("item", "kind", "text"),
     [

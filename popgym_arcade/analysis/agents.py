@@ -17,7 +17,8 @@ import jax
 
 from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.devices.mesh import seed_by_seed
-from popgym_arcade.baselines.errors import UserError, one_line
+from popgym_arcade.baselines.errors import UserError, WrongType, one_line
+from popgym_arcade.baselines.limits import expanded, not_utf8
 from popgym_arcade.baselines.running.checkpoints import find_checkpoint, is_sound, restore
 from popgym_arcade.baselines.running.command_line import read_args
 from popgym_arcade.baselines.running.evaluation import make_keys
@@ -62,6 +63,11 @@ def find_runs(patterns: tuple[str, ...]) -> list[Path]:
         if not found:
             raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
         folders |= dict.fromkeys(path.resolve() for path in found)
+    for folder in folders:
+        try:
+            expanded(str(folder))
+        except UnicodeEncodeError as error:
+            raise UserError(f"--runs: {not_utf8(error.object)}") from None
     if not folders:
         raise UserError("--runs: name a run folder, or a pattern that matches some")
     return list(folders)
@@ -90,9 +96,9 @@ def load_agent(folder: str | Path, step: int | None = None) -> Agent:
         args = dataclasses.replace(read_args(folder, script.Args), num_devices=1)  # the others may not be here
         args = args.checked()
         params_like(args)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        name = Path(script.__file__).name
-        raise UserError(f"{folder}: its arguments do not fit {name}: {one_line(error)}") from None
+    except (WrongType, TypeError, ValueError, LookupError, AttributeError) as error:
+        about = str(error) if isinstance(error, UserError) else one_line(error)
+        raise UserError(f"{folder}: its arguments do not fit {Path(script.__file__).name}: {about}") from None
     step = find_checkpoint(folder, step)
     params = load_params(folder, args, step)
     return Agent(name=folder.name, folder=folder, step=step, saved=args, args=args, params=params)

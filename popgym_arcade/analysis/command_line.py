@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import tyro
-
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import check_limits, flag
+from popgym_arcade.baselines.limits import PathName, check_limits, flag, plain
+from popgym_arcade.baselines.running.flags import read_flags, readable_output
 
 Twin = Literal["own", "mdp", "pomdp", "both"]
 
@@ -19,9 +18,9 @@ Twin = Literal["own", "mdp", "pomdp", "both"]
 class AnalysisArgs:
     """The flags of every analysis script. A script adds those of its question."""
 
-    runs: tuple[str, ...]
+    runs: tuple[PathName, ...]
     """run folders, or patterns that match some"""
-    out: str = ""
+    out: PathName = ""
     """new folder for the results; empty: analysis/SCRIPT-TIME"""
 
     def check(self) -> None:
@@ -29,9 +28,10 @@ class AnalysisArgs:
 
     def checked(self) -> Self:
         """These arguments. Raises UserError for a value that can be refused before anything is loaded."""
-        check_limits(self)
-        self.check()
-        return self
+        args = plain(self)
+        check_limits(args)
+        args.check()
+        return args
 
     def check_distinct(self, *names: str) -> None:
         """Raises UserError for a flag that has the same value twice."""
@@ -61,8 +61,9 @@ def shipped_agents(script: str) -> tuple[str, ...]:
 def launch(main: Callable, args_class: type) -> Any:
     """What `main` returns for the arguments on the command line. A UserError becomes one line and ends the program."""
     script = sys.modules[main.__module__]
-    try:
-        return main(tyro.cli(args_class, description=script.__doc__))
-    except UserError as error:
-        print(f"{Path(script.__file__).name}: error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    with readable_output():
+        try:
+            return main(read_flags(args_class, header=script.__doc__))
+        except UserError as error:
+            print(f"{Path(script.__file__).name}: error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from popgym_arcade.analysis.command_line import AnalysisArgs
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running import folder
 from popgym_arcade.baselines.scripts import script_name
 
 
@@ -31,7 +32,7 @@ def make_folder(out: str, default: str) -> Path:
     for attempt in itertools.count(1):
         path = Path(out or (default if attempt == 1 else f"{default}-{attempt}"))
         try:
-            path.mkdir(parents=True)
+            folder.make_folder(path)
             return path
         except OSError as error:
             if out or not isinstance(error, FileExistsError):

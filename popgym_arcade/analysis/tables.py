@@ -8,7 +8,7 @@ from pathlib import Path
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[dict]) -> None:
     """A header, then a line per row, in which the columns a row lacks are empty. The file is never half written."""
     draft = path.with_name(f"{path.name}.tmp")
-    with draft.open("w", newline="") as file:
+    with draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(columns))
         writer.writeheader()
         writer.writerows(rows)
@@ -17,7 +17,7 @@ def write_csv(path: Path, columns: Iterable[str], rows: Iterable[dict]) -> None:
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows of a file, every value as text. Raises OSError, UnicodeDecodeError or csv.Error if it is no table."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

@@ -6,6 +6,7 @@ flags of its algorithm. The type of a flag carries the values it accepts, see `l
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -14,8 +15,11 @@ from gymnax.environments import spaces
 
 from popgym_arcade.baselines.environment import MAX_INT, has_twins, make_env
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, NonNegativeInt, check_limits, flag, nearest_divisors
-from popgym_arcade.baselines.scripts import script_name
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, nearest_divisors, plain
+from popgym_arcade.baselines.scripts import script_name, script_of
+
+MAX_NAME_BYTES = 255  # of a folder, on the usual file systems
+TIME_BYTES = len("__20260101-000000-999")  # of the end of a run folder's name
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,11 @@ class RunArgs:
     """index of this process, from 0"""
     deterministic: bool = False
     """repeat bit for bit on GPUs too, at some cost in speed (CPUs always do)"""
-    compile_cache: str = ""
+    compile_cache: PathName = ""
     """folder that keeps compiled programs, so that the next run of the same sizes need not compile"""
     exp_name: str = ""
     """name of the experiment in the run folder's name; empty: the script's name"""
-    run_dir: str = "runs"
+    run_dir: PathName = "runs"
     """folder in which the run folder is created"""
     track: bool = False
     """mirror the curves to Weights & Biases, which must be installed; WANDB_MODE=offline keeps them local"""
@@ -70,9 +74,9 @@ class RunArgs:
     """steps between two checkpoints, of which the last three are kept; 0: only at the end"""
     save_every: NonNegativeInt = 0
     """also keep the first checkpoint after each multiple of this many steps; 0: only the last three"""
-    resume: str = ""
+    resume: PathName = ""
     """run folder to resume from its last checkpoint"""
-    from_run: str = ""
+    from_run: PathName = ""
     """run folder to take the arguments from for a new run; flags given as well replace them"""
 
     def in_evaluation(self, env_params: tuple[str, ...] = ()) -> Self:
@@ -105,29 +109,33 @@ class RunArgs:
         """A script's own checks. Raises UserError."""
 
     def checked(self) -> Self:
-        """These arguments, with `total_timesteps` rounded up to whole updates and `exp_name` filled in.
+        """These arguments as plain Python values, `total_timesteps` rounded up to whole updates, `exp_name` filled in.
 
         Raises:
             UserError: with the flag to change and what to change it to.
         """
+        args = plain(self)
+        args.check_all()
+        rounded = {
+            "total_timesteps": args.num_updates * args.update_size,
+            "exp_name": args.exp_name or script_name(args),
+        }
+        return dataclasses.replace(args, **rounded)
+
+    def check_all(self) -> None:
+        """Raises UserError for the first value that cannot be used."""
         check_limits(self)
         if self.seed + self.num_seeds > MAX_INT:
             raise UserError(f"--seed {self.seed}: use a number from 0 to {MAX_INT - self.num_seeds}")
-        if "/" in self.exp_name:
-            raise UserError(f"--exp-name {self.exp_name!r} becomes part of a folder's name: use a word without /")
         if self.target_return is not None and not (math.isfinite(self.target_return) and self.eval_every):
             raise UserError(f"--target-return {self.target_return}: use a finite number, and an --eval-every above 0")
         self.check()
+        self.check_memory_size()
         if self.update_size > MAX_INT:
             raise UserError(f"an update has {self.update_size} steps: lower --num-envs, {MAX_INT} is the limit")
         self.check_tasks()
         self.check_save_every()
-        tuples = {name: tuple(value) for name, value in vars(self).items() if isinstance(value, list)}  # to be hashable
-        rounded = {
-            "total_timesteps": self.num_updates * self.update_size,
-            "exp_name": self.exp_name or script_name(self),
-        }
-        return dataclasses.replace(self, **rounded, **tuples)
+        self.check_exp_name()
 
     def check_divides(self, name: str, number: int, what: str) -> None:
         """Raises UserError, with the nearest values that do, unless the flag `name` divides `number`, called `what`."""
@@ -160,6 +168,14 @@ class RunArgs:
                 f"or --num-devices {nearest_divisors(groups, count)}, or a multiple of {count} as --num-seeds"
             )
 
+    def check_memory_size(self) -> None:
+        """Raises UserError for a `hidden_size` that the memory, one of the script's MEMORIES, cannot have."""
+        cell = getattr(script_of(self), "MEMORIES", {}).get(getattr(self, "memory", ""))
+        if cell is not None:
+            from popgym_arcade.baselines.networks.memory import check_size  # a script without one needs no memax
+
+            check_size(self.memory, cell, self.hidden_size)
+
     def check_tasks(self) -> None:
         """Raises UserError for environments that are unknown or have actions the script cannot choose."""
         id_flag = "--env-ids" if hasattr(self, "env_ids") else "--env-id"
@@ -176,6 +192,16 @@ class RunArgs:
             if not isinstance(actions, self.ACTIONS):
                 kinds = f"{type(actions).__name__} actions: use one with {self.ACTIONS.__name__} actions"
                 raise UserError(f"{id_flag} {task.env_id} has {kinds}")
+
+    def check_exp_name(self) -> None:
+        """Raises UserError for a name of the experiment that cannot be part of a folder's name."""
+        if "/" in self.exp_name or not self.exp_name.isprintable():
+            named = f"--exp-name {self.exp_name!r} becomes part of a folder's name"
+            raise UserError(f"{named}: use printable characters, without /")
+        excess = len(os.fsencode(run_name(self))) + TIME_BYTES - MAX_NAME_BYTES
+        if excess > 0:
+            shorter = f"use one that is {excess} shorter" if self.exp_name else "use a shorter --env-id"
+            raise UserError(f"--exp-name {self.exp_name!r} makes the folder's name too long: {shorter}")
 
     def check_save_every(self) -> None:
         """Raises UserError for checkpoints to keep that are never written."""
@@ -203,6 +229,13 @@ class ArcadeArgs(RunArgs):
         if self.capture_video and not is_arcade(self):
             names = " ".join(self.task_names)
             raise UserError(f"--capture-video films popgym_arcade games only: leave it out with {names}")
+
+
+def run_name(args: RunArgs) -> str:
+    """The beginning of a run folder's name: environment, twin, experiment, memory, seed."""
+    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
+    env_id, exp_name = args.env_id.replace(":", "."), args.exp_name or script_name(args)
+    return f"{env_id}__{twin}__{exp_name}__{getattr(args, 'memory', 'none')}__{args.seed}"
 
 
 def is_arcade(args: RunArgs) -> bool:

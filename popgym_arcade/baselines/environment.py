@@ -92,15 +92,20 @@ def environment_class(env_id: str) -> type[Environment]:
 def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
     """`env_params` with the fields that `changes`, each NAME=VALUE, replace."""
     fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
+    names = [change.partition("=")[0] for change in changes]
     for change in changes:
         name, _, text = change.partition("=")
         if name not in fields:
             raise UserError(f"--env-params {change!r}: {env_id} has no such parameter; it has {', '.join(fields)}")
+        if names.count(name) > 1:
+            raise UserError(f"--env-params has {name} {names.count(name)} times: give it once")
         try:
             env_params = env_params.replace(**{name: read_like(fields[name], text)})
         except (ValueError, SyntaxError, TypeError):
             kind = type(fields[name]).__name__
             raise UserError(f"--env-params {change!r}: write {name} like {fields[name]}, its {kind} now") from None
+    if "max_steps_in_episode" in names and np.min(env_params.max_steps_in_episode) < 1:
+        raise UserError(f"--env-params max_steps_in_episode={env_params.max_steps_in_episode}: use 1 or more")
     return env_params
 
 

@@ -7,6 +7,10 @@ class UserError(Exception):
     exit_code = 2
 
 
+class WrongType(UserError):
+    """An argument is not of the type its flag is declared with."""
+
+
 class Diverged(UserError):
     """A metric became NaN or infinite."""
 
@@ -23,6 +27,10 @@ class CannotMirror(CannotWrite):
     """Weights & Biases did not start a run. Like a disk error, only one of several processes meets it."""
 
     exit_code = 2
+
+
+class Finished(Exception):
+    """A run that is resumed has nothing left to train. Not an error: it leaves the `with` statement of a `Run`."""
 
 
 def one_line(error: Exception) -> str:

@@ -1,12 +1,16 @@
 """The values a flag accepts, as part of its type: `gamma: UnitInterval = 0.99`."""
 
+import dataclasses
 import math
+import os
 import types
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from tyro.constructors import PrimitiveConstructorSpec
 
 from popgym_arcade.baselines.environment import MAX_INT
-from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.errors import UserError, WrongType
 
 
 @dataclass(frozen=True)
@@ -17,11 +21,18 @@ class Range:
     high: float = MAX_INT
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """The words a flag accepts."""
+class OneOf(PrimitiveConstructorSpec):
+    """The words a flag accepts. `--help` lists them; `check_limits` refuses any other, in one line."""
 
-    choices: tuple[str, ...]
+    def __init__(self, words: tuple[str, ...]):
+        listed, is_word = f"{{{','.join(words)}}}", lambda value: isinstance(value, str)
+        super().__init__(1, listed, lambda given: given[0], is_word, lambda word: [word])
+        object.__setattr__(self, "words", words)
+
+
+@dataclass(frozen=True)
+class IsPath:
+    """Marks the path of a file or folder: a leading `~` is the home folder."""
 
 
 Count = Annotated[int, Range(1)]
@@ -31,6 +42,8 @@ PositiveUnitInterval = Annotated[float, Range(1e-6, 1)]
 Positive = Annotated[float, Range(1e-6)]
 NonNegative = Annotated[float, Range(0)]
 Precision = Annotated[str, OneOf(("float32", "bfloat16"))]
+PathName = Annotated[str, IsPath()]
+KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
 
 
 def flag(name: str) -> str:
@@ -38,13 +51,114 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def plain(args: Any) -> Any:
+    """The same arguments with values of the types they are declared with, as if they came from the command line.
+
+    NumPy's scalars, whole numbers written as 1e6, a `Path` and a list are converted; `~` in paths is expanded.
+
+    Raises:
+        WrongType: for a value of another type
+        UserError: for a path that is not valid UTF-8
+    """
+    hints, found = get_type_hints(type(args), include_extras=True), {}
+    for name in (field.name for field in dataclasses.fields(args)):
+        value = getattr(args, name)
+        try:
+            found[name] = plain_value(hints[name], value)
+        except UnicodeEncodeError as error:
+            raise UserError(f"{flag(name)}: {not_utf8(error.object)}") from None
+        except (TypeError, ValueError):
+            raise WrongType(f"{flag(name)} {value}: use {kind_of(hints[name])}") from None
+    return dataclasses.replace(args, **found)
+
+
+def plain_value(hint: Any, value: Any) -> Any:
+    """A value of the type that a flag is declared with. Raises TypeError or ValueError if it has another one."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        value = plain_value(parts[0], value)
+        return expanded(value) if IsPath() in parts else value
+    if origin in (Union, types.UnionType):
+        return None if value is None else plain_value(parts[0], value)
+    if origin is tuple and not isinstance(value, str):
+        return tuple(plain_value(parts[0], each) for each in value)
+    if origin is tuple or (origin is Literal and value not in parts):
+        raise ValueError
+    if hint is str:
+        return plain_text(value)
+    return plain_number(hint, value) if hint in (bool, int, float) else value
+
+
+def expanded(path: str) -> str:
+    """A path without `~`. Raises UnicodeEncodeError for one that libraries in C++ cannot read, see `not_utf8`."""
+    path = os.path.expanduser(path)
+    os.path.abspath(path if path else "/").encode()
+    return path
+
+
+def not_utf8(path: str) -> str:
+    """What to say about a path with other bytes, which Python reads as surrogates."""
+    return f"JAX, orbax and TensorBoard need paths that are valid UTF-8, which {ascii(path)} is not: use another folder"
+
+
+def plain_text(value: Any) -> str:
+    """A text, or a path as a text."""
+    text = os.fspath(value)
+    if not isinstance(text, str):  # a path as bytes
+        raise TypeError
+    return str(text)
+
+
+def plain_number(kind: type, value: Any) -> bool | int | float:
+    """A Python number of that type; one that is not exact is refused, see `plain_value`."""
+    number = value.item() if hasattr(value, "item") else value  # NumPy's and JAX's scalars
+    if kind is int and isinstance(number, float) and number.is_integer():
+        return int(number)
+    if isinstance(number, bool) != (kind is bool) or not isinstance(number, (int, kind)):
+        raise TypeError
+    return kind(number)
+
+
+def whole_number(text: str) -> int | float:
+    """The number that a text is, also 1e6; one that is not whole stays a float, which `plain` refuses with its flag.
+
+    Raises:
+        ValueError: for a text that is no number
+    """
+    try:
+        return int(text)
+    except ValueError as error:
+        number = float_or_none(text)
+        if number is None:
+            raise error from None
+    return int(number) if number.is_integer() else number
+
+
+def float_or_none(text: str) -> float | None:
+    """The number that a text is, None if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def kind_of(hint: Any) -> str:
+    """What to write for a value of a type, in words."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin is tuple:
+        return f"several, each {kind_of(parts[0])}"
+    return kind_of(parts[0]) if parts else KINDS.get(hint, f"a {hint}")
+
+
 def check_limits(args: Any) -> None:
     """Raises UserError for a value its type does not accept."""
     for name, hint in get_type_hints(type(args), include_extras=True).items():
         value = getattr(args, name, None)
         for limit in limits_of(hint) if value is not None else ():
-            if isinstance(limit, OneOf) and value not in limit.choices:
-                raise UserError(f"{flag(name)} {value!r} is unknown: use one of {', '.join(limit.choices)}")
+            if isinstance(limit, OneOf) and value not in limit.words:
+                raise UserError(f"{flag(name)} {value!r} is unknown: use one of {', '.join(limit.words)}")
             if isinstance(limit, Range) and not limit.low <= value <= limit.high:
                 only_low = value < limit.low and limit.high == MAX_INT
                 allowed = f"{limit.low} or more" if only_low else f"a number from {limit.low} to {limit.high}"

@@ -46,7 +46,7 @@ def own_files(script: Path) -> set[Path]:
         if path in found or not path.is_file():
             continue
         found.add(path)
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_bytes())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             waiting += [path.with_name(f"{name.partition('.')[0]}.py") for name in names]

@@ -73,7 +73,7 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
 def note(text: str) -> None:
     """One line for a witness to print after naming the lost process; the last note counts. No effect without `join`."""
     if _witness:
-        _witness.stdin.write(b"note " + text.encode() + b"\n")
+        _witness.stdin.write(b"note " + os.fsencode(text) + b"\n")
         _witness.stdin.flush()
 
 
@@ -113,7 +113,7 @@ def agreed(number: int) -> int:
 
 def first_says(text: str) -> str:
     """The text process 0 passes, at most 4,096 bytes; all of them must call it."""
-    return _from_first(text.encode()).decode()
+    return os.fsdecode(_from_first(os.fsencode(text)))
 
 
 def _from_first(text: bytes) -> bytes:
@@ -157,7 +157,7 @@ def witness(me: int, count: int, host: str = "", port: str = "0") -> None:
         while os.read(0, 4096):  # until it has ended and written everything
             pass
     line = f"process {lost} of {count}{' (this one)' * (lost == me)} was lost, which ended the training"
-    os.write(2, f"{line}{'; ' * bool(text)}{text}\n".encode())
+    os.write(2, os.fsencode(f"{line}{'; ' * bool(text)}{text}\n"))
 
 
 def accept_others(count: int) -> dict[socket.socket, int]:
@@ -220,7 +220,7 @@ def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], st
                     data = os.read(key.fd, 4096)
                 *lines, started[source] = (started.get(source, b"") + data).split(b"\n")
                 for line in lines:
-                    word, _, rest = line.decode().partition(" ")
+                    word, _, rest = os.fsdecode(line).partition(" ")
                     if word == "note":
                         text = rest
                     elif word == "fail":

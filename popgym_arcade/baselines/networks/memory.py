@@ -23,6 +23,7 @@ from memax.equinox.scans import semigroup_scan
 from memax.equinox.semigroups.s6 import S6Semigroup
 
 from popgym_arcade.baselines.devices.mesh import leaf_name
+from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.baselines.networks.memax_fixes import PSpherical, Spherical, Stack
 
 
@@ -101,6 +102,40 @@ def memory_skeleton(*config):
     with jax.ensure_compile_time_eval():
         model = eqx.filter_eval_shape(build_memory, *config, jax.random.key(0))
     return eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+
+
+@functools.lru_cache
+def objection(cell: Callable, hidden_size: int) -> Exception | None:
+    """The error with which a memory of this width cannot be built or read, None if it can; computes nothing."""
+    memory = Memory(cell, 1, hidden_size, 1, num_layers=1, window=2)
+
+    def weights(key):
+        carry = memory.initial_carry(1)
+        return memory.init(key, carry, jnp.zeros((2, 1, 1)), jnp.zeros((2, 1), bool))
+
+    try:
+        empty = [x for x in jax.tree.leaves(jax.eval_shape(weights, jax.random.key(0))) if 0 in x.shape]
+    except Exception as error:  # every library of memories has its own
+        return error
+    return ValueError("some of its weights would be empty") if empty else None
+
+
+def check_size(name: str, cell: Callable, hidden_size: int) -> None:
+    """Raises UserError, with the nearest widths that are possible, for one that a memory cannot have.
+
+    A cell that works at no width is broken, and raises its own error.
+    """
+    error = objection(cell, hidden_size)
+    if error is None:
+        return
+    steps = (2, 4, 8, 16, 32, 64)
+    below = sorted({hidden_size // step * step for step in steps} - {0, hidden_size}, reverse=True)
+    above = sorted({hidden_size // step * step + step for step in steps})
+    possible = (next((size for size in sizes if not objection(cell, size)), None) for sizes in (below, above))
+    use = " or ".join(str(size) for size in possible if size)
+    if not use:
+        raise error
+    raise UserError(f"--memory {name} cannot have --hidden-size {hidden_size} ({one_line(error)}): use {use}")
 
 
 class Memory(nn.Module):

@@ -21,6 +21,9 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, LatestN,
 from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.scripts import read_about
+
+OTHER_GENERATOR = "drew its random numbers with JAX's generator"
 
 
 @dataclass
@@ -126,12 +129,30 @@ def _metadata(checkpoints: ocp.CheckpointManager, folder: str | Path, step: int)
     return about.tree
 
 
+def check_generator(folder: str | Path, template: Any) -> None:
+    """Raises UserError if a template has random keys, and those of the run are for another generator of JAX."""
+    if not any(map(is_key, jax.tree.leaves(template))):
+        return
+    saved, now = read_about(folder).get("random_generator"), str(jax.config.jax_default_prng_impl)
+    if saved not in (None, now):
+        raise UserError(f"{folder} {OTHER_GENERATOR} {saved}, not {now}: set JAX_DEFAULT_PRNG_IMPL={saved}")
+
+
+def check_key(folder: str | Path, data: Any, like: Any) -> None:
+    """Raises UserError for the data of a key of another size, from a run that does not say what generator it used."""
+    size, wanted = data.shape[-1], jax.eval_shape(jax.random.key_data, like).shape[-1]
+    if size != wanted:
+        saved = "threefry2x32" if size == 2 else "rbg or unsafe_rbg"
+        raise UserError(f"{folder} {OTHER_GENERATOR} {saved}: set JAX_DEFAULT_PRNG_IMPL to that")
+
+
 def restore(folder: str | Path, step: int, template: Any) -> Any:
     """The arrays of a checkpoint in the places of `template`'s leaves, with their shapes, dtypes and shardings.
 
     Raises:
         UserError: that names the first leaf that is missing, left over, or of another shape or dtype.
     """
+    check_generator(folder, template)
     with manager(folder) as checkpoints:
         plain = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in _metadata(checkpoints, folder, step)}
         arrays = checkpoints.restore(step, args=ocp.args.PyTreeRestore(restore_args=plain))
@@ -143,6 +164,7 @@ def restore(folder: str | Path, step: int, template: Any) -> Any:
         name = leaf_name(path)
         array = arrays.get(name)
         if array is not None and is_key(like):
+            check_key(folder, array, like)
             array = jax.random.wrap_key_data(jax.device_put(array, like.sharding))
         if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
             saved = "missing" if array is None else f"{array.dtype}{list(array.shape)}"

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import logging
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -13,12 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import jax
-import tyro
 
 from popgym_arcade.baselines.arguments import RunArgs
 from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.errors import CannotWrite, UserError
 from popgym_arcade.baselines.limits import flag
+from popgym_arcade.baselines.running.flags import read_flags, readable_output
 from popgym_arcade.baselines.running.mirror import check_tracking
 from popgym_arcade.baselines.scripts import check_contract, load_script, read_about, script_name, script_of
 
@@ -34,16 +33,17 @@ def launch(main: Callable, args_class: type[RunArgs]) -> None:
     """Runs a script: `main` with checked arguments, or the copy in the run folder with `--resume`."""
     quiet_threads()
     name = Path(sys.modules[main.__module__].__file__).stem
-    try:
-        check_contract(sys.modules[main.__module__], f"{name}.py")
-        args = parse_args(args_class, sys.argv[1:])
-        script_of(args).main(args)
-    except UserError as error:
-        print(f"{name}.py: error: {error}", file=sys.stderr)
-        if isinstance(error, CannotWrite):  # which only the process that writes has met
-            hosts.abandon(error.exit_code)
-        hosts.leave()
-        sys.exit(error.exit_code)
+    with readable_output():
+        try:
+            check_contract(sys.modules[main.__module__], f"{name}.py")
+            args = parse_args(args_class, sys.argv[1:])
+            script_of(args).main(args)
+        except UserError as error:
+            print(f"{name}.py: error: {error}", file=sys.stderr)
+            if isinstance(error, CannotWrite):  # which only the process that writes has met
+                hosts.abandon(error.exit_code)
+            hosts.leave()
+            sys.exit(error.exit_code)
 
 
 def parse_args(args_class: type[RunArgs], argv: list[str]) -> RunArgs:
@@ -61,21 +61,17 @@ def parse_args(args_class: type[RunArgs], argv: list[str]) -> RunArgs:
     script = sys.modules[args_class.__module__]
     saved = None
     if given.resume or given.from_run:
-        folder = given.resume or given.from_run
+        folder = os.path.expanduser(given.resume or given.from_run)
         check_made_by(script, folder)
         args_class = load_script(folder).Args if given.resume else args_class
         saved = dataclasses.replace(read_args(folder, args_class), distributed=False, **NOWHERE)
-    args = tyro.cli(args_class, args=argv, default=saved, description=summary(script))
+    header = "\n\n".join((script.__doc__ or "").split("\n\n")[:2])
+    args = read_flags(args_class, argv, header, saved)
     set_up(args)
     args = args.checked()
     if given.resume:
         check_same(args, saved)
     return args
-
-
-def summary(script: ModuleType) -> str:
-    """The first two paragraphs of a script's docstring. tyro joins lines unless a blank line separates them."""
-    return re.sub(r"(?<!\n)\n(?=\w+:)", "\n\n", "\n\n".join((script.__doc__ or "").split("\n\n")[:2]))
 
 
 def check_made_by(script: ModuleType, folder: str) -> None:

@@ -16,19 +16,12 @@ from typing import Any
 
 import jax
 
-from popgym_arcade.baselines.arguments import is_arcade
+from popgym_arcade.baselines.arguments import run_name
 from popgym_arcade.baselines.errors import CannotWrite
 from popgym_arcade.baselines.scripts import keep_copies, script_name, script_of
 
 PACKAGES = "jax jaxlib flax gymnax memax equinox distrax flashbax optax orbax-checkpoint numpy tyro tensorboard"
 DISK_ERRORS = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM EIO ENOENT".split()
-
-
-def run_name(args: Any) -> str:
-    """The beginning of a run folder's name: environment, twin, experiment, memory, seed."""
-    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
-    env_id = args.env_id.replace(":", ".")
-    return f"{env_id}__{twin}__{args.exp_name}__{getattr(args, 'memory', 'none')}__{args.seed}"
 
 
 def make_run_folder(args: Any) -> Path:
@@ -37,7 +30,7 @@ def make_run_folder(args: Any) -> Path:
     for attempt in range(1, 1000):
         folder = Path(args.run_dir) / (name if attempt == 1 else f"{name}-{attempt}")
         try:
-            folder.mkdir(parents=True)
+            make_folder(folder)
             break
         except FileExistsError:
             continue
@@ -47,6 +40,18 @@ def make_run_folder(args: Any) -> Path:
         (folder / "args.json").write_text(json.dumps(describe(args), indent=2))
         keep_copies(args, folder)
     return folder
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those above it. Raises OSError, and leaves nothing behind, if it exists or cannot be made."""
+    missing = [above for above in folder.parents if not above.exists()]
+    try:
+        folder.mkdir(parents=True)
+    except OSError:
+        for above in missing:
+            with contextlib.suppress(OSError):
+                above.rmdir()
+        raise
 
 
 @contextlib.contextmanager
@@ -66,6 +71,7 @@ def describe(args: Any) -> dict[str, Any]:
         "script_path": str(Path(script_of(args).__file__).resolve()),
         "args": dataclasses.asdict(args),
         "versions": {"python": sys.version.split()[0]} | installed_versions(),
+        "random_generator": str(jax.config.jax_default_prng_impl),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "git_commit": git_commit(Path(script_of(args).__file__).parent),
     }

@@ -44,7 +44,8 @@ def draw_task(axes: Any, records: Records, n: int) -> None:
     (steps, means), (_, random) = records.task_returns("greedy"), records.task_returns("random")
     for i in range(records.args.num_seeds):
         axes.plot(steps, means[:, i, n], marker="o", markersize=5, label=f"greedy, seed {records.args.seed + i}")
-    axes.axhline(random[..., n].mean(), color="gray", linestyle="--", label="random policy")
+    if random.size:
+        axes.axhline(random[..., n].mean(), color="gray", linestyle="--", label="random policy")
     axes.set(xlim=(0, None))
     axes.tick_params(labelsize=9)
     axes.grid(alpha=0.3)

@@ -26,11 +26,55 @@ from popgym_arcade.baselines.running.mirror import Mirror
 BEST_RETURN = 1.0  # of every popgym_arcade game, see docs/environments.md
 
 
-class Records:
-    """Writes the curves and evaluations of a run; one that is resumed from `step` forgets what came after it."""
+class Evaluations:
+    """The evaluations of a run: the rows of its `eval.csv`, up to a step if it is resumed from there."""
 
     def __init__(self, folder: Path, args: Any, step: int | None = None):
         self.folder, self.args = folder, args
+        self.evaluations = self.read_evaluations(step) if step is not None else []
+
+    def read_evaluations(self, step: int) -> list[dict]:
+        """The rows of `eval.csv` up to a step."""
+        path = self.folder / "eval.csv"
+        rows = csv.DictReader(path.read_text("utf-8").splitlines()) if path.exists() else ()
+        return [row for row in rows if int(row["global_step"]) <= step]
+
+    def task_returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
+        """The evaluations of a policy so far: global steps [K] and mean returns [K, S, N]."""
+        rows = [row for row in self.evaluations if row["policy"] == policy]
+        steps, means = (np.array([float(row[name]) for row in rows]) for name in ("global_step", "return_mean"))
+        shape = -1, self.args.num_seeds, len(self.args.task_names)
+        return steps.reshape(shape)[:, 0, 0], means.reshape(shape)
+
+    def returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
+        """The evaluations of a policy so far: global steps [K] and returns [K, S], means over tasks."""
+        steps, means = self.task_returns(policy)
+        return steps, means.mean(axis=2)
+
+    def reached_target(self) -> bool:
+        """Whether the last two evaluations of the greedy policy reached the target return in every seed."""
+        _, means = self.returns("greedy")
+        target = self.args.target_return
+        return target is not None and len(means) > 1 and bool((means[-2:] >= target).all())
+
+    def summary(self) -> str:
+        """The last return of the greedy policy, and that of the random one if it is known."""
+        greedy, random = (self.returns(policy)[1] for policy in ("greedy", "random"))
+        compared = f", random policy {random.mean():.3f}" if random.size else ""
+        return f"{greedy[-1].mean():.3f}{compared}, {self.args.eval_episodes} episodes"
+
+    def is_finished(self, step: int) -> bool:
+        """Whether a training that is at this step is over, and has left all that it leaves."""
+        over = step >= self.args.total_timesteps or self.reached_target()
+        filmed = not getattr(self.args, "capture_video", False) or any(self.folder.glob("episode*.gif"))
+        return over and step in self.returns("greedy")[0] and (self.folder / "curve.png").is_file() and filmed
+
+
+class Records(Evaluations):
+    """Writes the curves and evaluations of a run; one that is resumed from `step` forgets what came after it."""
+
+    def __init__(self, folder: Path, args: Any, step: int | None = None):
+        super().__init__(folder, args, step)
         first = jax.process_index() == 0
         self.mirror = Mirror(folder, args) if args.track and first else None
         seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
@@ -40,7 +84,6 @@ class Records:
         self.prefixes = ("", *(f"seed_{seed}/" for seed in seeds))
         for writer in self.writers if step is not None else ():
             writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
-        self.evaluations = self.read_evaluations(step) if step is not None else []
         self.write_evaluations()
 
     @property
@@ -50,18 +93,12 @@ class Records:
         numbers = ("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds")
         return ("global_step", "seed", "env_id", *task, "partial_obs", "policy", "episodes", *numbers)
 
-    def read_evaluations(self, step: int) -> list[dict]:
-        """The rows of `eval.csv` up to a step."""
-        path = self.folder / "eval.csv"
-        rows = csv.DictReader(path.read_text().splitlines()) if path.exists() else ()
-        return [row for row in rows if int(row["global_step"]) <= step]
-
     def write_evaluations(self) -> None:
         """Replaces `eval.csv` as a whole, so that it is never half written."""
         if not self.writers:
             return
         draft = self.folder / "eval.csv.tmp"
-        with draft.open("w", newline="") as file:
+        with draft.open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, self.columns)
             table.writeheader()
             table.writerows(self.evaluations)
@@ -122,28 +159,10 @@ class Records:
             return
         for n, name in enumerate(self.args.task_names):
             self.scalar(f"{name}/eval_return", means[:, n], step)
+        _, random = self.task_returns("random")
         changed = self.args.in_evaluation().env_params  # and with them perhaps the best possible return
-        if is_arcade(self.args) and not changed:
-            random = self.task_returns("random")[1][0]
-            self.scalar("eval/normalized_return", ((means - random) / (BEST_RETURN - random)).mean(axis=1), step)
-
-    def task_returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
-        """The evaluations of a policy so far: global steps [K] and mean returns [K, S, N]."""
-        rows = [row for row in self.evaluations if row["policy"] == policy]
-        steps, means = (np.array([float(row[name]) for row in rows]) for name in ("global_step", "return_mean"))
-        shape = -1, self.args.num_seeds, len(self.args.task_names)
-        return steps.reshape(shape)[:, 0, 0], means.reshape(shape)
-
-    def returns(self, policy: str) -> tuple[np.ndarray, np.ndarray]:
-        """The evaluations of a policy so far: global steps [K] and returns [K, S], means over tasks."""
-        steps, means = self.task_returns(policy)
-        return steps, means.mean(axis=2)
-
-    def reached_target(self) -> bool:
-        """Whether the last two evaluations of the greedy policy reached the target return in every seed."""
-        _, means = self.returns("greedy")
-        target = self.args.target_return
-        return target is not None and len(means) > 1 and bool((means[-2:] >= target).all())
+        if is_arcade(self.args) and random.size and not changed:
+            self.scalar("eval/normalized_return", ((means - random[0]) / (BEST_RETURN - random[0])).mean(axis=1), step)
 
     def flush(self) -> None:
         for writer in self.writers:

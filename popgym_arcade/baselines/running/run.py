@@ -6,7 +6,7 @@ updates after which signals are answered, curves, evaluations, checkpoints, and 
 
 import contextlib
 import math
-import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from tqdm import tqdm
 from popgym_arcade.baselines.arguments import RunArgs
 from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.devices.mesh import everywhere, on_host
+from popgym_arcade.baselines.errors import Finished
 from popgym_arcade.baselines.running.checkpoints import (
     find_checkpoint,
     restore,
@@ -27,13 +28,15 @@ from popgym_arcade.baselines.running.checkpoints import (
     saved_fields,
     set_aside_later,
 )
+from popgym_arcade.baselines.running.command_line import check_same, read_args
 from popgym_arcade.baselines.running.evaluation import evaluation_keys, make_evaluate, make_keys
+from popgym_arcade.baselines.running.flags import python_command
 from popgym_arcade.baselines.running.folder import make_run_folder, one_line_for_disk_errors, removed_on_failure
 from popgym_arcade.baselines.running.memory_use import check_memory
 from popgym_arcade.baselines.running.metrics import check_finite
 from popgym_arcade.baselines.running.pictures import draw_curve, save_films
 from popgym_arcade.baselines.running.programs import abstract_state, compile_evaluate, compile_train_chunk, jit_init
-from popgym_arcade.baselines.running.records import Records, say
+from popgym_arcade.baselines.running.records import Evaluations, Records, say
 from popgym_arcade.baselines.running.signals import heard, stop_signals, waited
 from popgym_arcade.baselines.scripts import script_of
 
@@ -59,14 +62,16 @@ class Run:
         self.train_seconds, self.saved_at = 0.0, None
 
     def __enter__(self) -> "Run":
+        if self.args.resume:
+            check_same(self.args, read_args(self.args.resume, type(self.args)))
         check_memory(self.args, script_of(self.args))
         self.contexts = contextlib.ExitStack()
         self.received = self.contexts.enter_context(stop_signals())
         self.contexts.enter_context(one_line_for_disk_errors(self.args.resume or self.args.run_dir))
         return self
 
-    def __exit__(self, *error) -> bool | None:
-        return self.contexts.__exit__(*error)
+    def __exit__(self, kind, *error) -> bool | None:
+        return self.contexts.__exit__(kind, *error) or kind is Finished
 
     def begin(self, init: Callable, train_chunk: Callable, optional: tuple[str, ...] = ()) -> tuple[Any, Callable]:
         """The first state, or that of the last checkpoint, and `train_chunk` compiled for all seeds and devices.
@@ -86,7 +91,7 @@ class Run:
         if self.records.mirror:  # finished last, so that an upload that fails or hangs loses nothing
             self.contexts.push(self.records.mirror.finish)
         self.first_step = self.goal = self.before = self.step
-        hosts.note(f"to resume: start all of them with --resume {self.folder}")
+        hosts.note(f"to resume: start all of them with --resume {shlex.quote(str(self.folder))}")
         say(f"{self.folder}: step {self.step} of {args.total_timesteps}; compiling ...")
         began = time.perf_counter()
         train_chunk = waited(compile_train_chunk, args, train_chunk, state)
@@ -110,12 +115,20 @@ class Run:
         self.records.hyperparameters()
         return fresh()
 
+    def check_unfinished(self) -> None:
+        """Says so, and raises Finished, if the checkpoint is the end of the training."""
+        if Evaluations(self.folder, self.args, self.step).is_finished(self.step):
+            say(f"{self.folder}: the training ended at step {self.step}, there is nothing left to do")
+            hosts.leave()
+            raise Finished
+
     def resumed(self, template: Any, fresh: Callable, optional: tuple[str, ...]) -> Any:
         """The state of the last sound checkpoint."""
         self.step = self.saved_at = find_checkpoint(self.folder)
         saved = saved_fields(self.folder, self.step)
         self.restarted = tuple(name for name in optional if name not in saved)
         state = restore(self.folder, self.step, template.replace(**dict.fromkeys(self.restarted)))
+        self.check_unfinished()
         if self.restarted:
             state = state.replace(**{name: getattr(fresh(), name) for name in self.restarted})
         hosts.wait_for_all("the checkpoint is read")
@@ -214,19 +227,15 @@ class Run:
         if not stopped:
             self.draw(state.params)
         hosts.leave()
-        python = os.path.relpath(sys.executable)
         if stopped:
-            resume = f"{python} {os.path.relpath(script_of(self.args).__file__)} --resume {self.folder}"
+            resume = python_command(script_of(self.args).__file__, "--resume", self.folder)
             say(f"stopped at step {self.step}, saved in {self.folder}; to resume: {resume}")
             sys.exit(128 + stopped)
         speed = (self.step - self.first_step) * self.args.num_seeds / (self.train_seconds or math.inf)
-        greedy, random = (self.records.returns(policy)[1] for policy in ("greedy", "random"))
         say(
-            f"run folder     {self.folder}\n"
-            f"greedy return  {greedy[-1].mean():.3f}, random policy {random.mean():.3f}, "
-            f"{self.args.eval_episodes} episodes\n"
+            f"run folder     {self.folder}\ngreedy return  {self.records.summary()}\n"
             f"speed          {speed:.0f} steps/s, compiled in {self.compile_seconds:.0f} s\n"
-            f"TensorBoard    {python} -m tensorboard.main --logdir {self.folder}"
+            f"TensorBoard    {python_command('-m', 'tensorboard.main', '--logdir', self.folder)}"
         )
 
     def draw(self, params: Any) -> None:
