@@ -92,7 +92,7 @@ def test_the_entry_point_names_the_light_module():
     points = project["project"]["entry-points"]["gymnasium.envs"]
     point = importlib.metadata.EntryPoint("popgym_arcade", points["popgym_arcade"], "gymnasium.envs")
     assert point.load() is popgym_arcade_gymnasium.register
-    assert project["tool"]["setuptools"]["py-modules"] == ["popgym_arcade_gymnasium"]
+    assert "popgym_arcade_gymnasium" in project["tool"]["setuptools"]["packages"]["find"]["include"]
 
 
 def test_registering_imports_no_jax_and_any_order_of_imports_works():

@@ -26,6 +26,7 @@ from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
 
 MAX_INT = 2**31 - 1
+LEAST = {"max_steps_in_episode": 1, "num_levels": 0, "start_level": 0}  # values of parameters
 
 
 def make_env(args: Any) -> tuple[Environment, Any]:
@@ -104,8 +105,9 @@ def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
         except (ValueError, SyntaxError, TypeError):
             kind = type(fields[name]).__name__
             raise UserError(f"--env-params {change!r}: write {name} like {fields[name]}, its {kind} now") from None
-    if "max_steps_in_episode" in names and np.min(env_params.max_steps_in_episode) < 1:
-        raise UserError(f"--env-params max_steps_in_episode={env_params.max_steps_in_episode}: use 1 or more")
+    for name in names:
+        if np.min(getattr(env_params, name)) < LEAST.get(name, -np.inf):
+            raise UserError(f"--env-params {name}={getattr(env_params, name)}: use {LEAST[name]} or more")
     return env_params
 
 

@@ -55,9 +55,8 @@ class Run:
     def __init__(self, args: RunArgs, actor: tuple, policies: dict[str, Any]):
         """`actor` is what the script's make_actor(args) returns, `policies` its POLICIES."""
         self.args, self.policies = args, policies
-        self.network, self.begin_actor, self.act = actor
-        if args.eval_env_params:
-            _, self.begin_actor, self.act = script_of(args).make_actor(args.in_evaluation())
+        evaluated = script_of(args).make_actor(args.in_evaluation()) if args.eval_env_params else actor
+        self.network, (_, self.begin_actor, self.act) = actor[0], evaluated
         self.folder, self.step, self.restarted = Path(args.resume), 0, ()
         self.train_seconds, self.saved_at = 0.0, None
 

@@ -1,7 +1,7 @@
 """The ids of popgym_arcade for Gymnasium, for instance "popgym_arcade/NavigatorEasy-v0".
 
-A module of its own, outside of the package, because `popgym_arcade` imports JAX: to register the ids is a matter of
-milliseconds, and JAX is imported when the first environment is made.
+A package of its own, because `popgym_arcade` imports JAX. Registering the ids takes milliseconds; JAX is imported when
+the first environment is made.
 """
 
 FAMILIES = (
