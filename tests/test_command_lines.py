@@ -185,7 +185,7 @@ def compile_cache():
         jax.config.update(name, value)
 
 
-@pytest.mark.parametrize("name", ["--run-dir", "--compile-cache"])
+@pytest.mark.parametrize("name", ["--run-dir", "--compile-cache", "--wandb-project-name"])
 def test_a_path_that_is_not_utf8_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = called(ROOT / "pqn_mlp.py", name, BAD)
@@ -199,7 +199,7 @@ def test_a_run_that_is_not_at_a_utf8_path_is_refused(unfinished, tmp_path, monke
         with pytest.raises(UserError, match="valid UTF-8"):
             refused()
     monkeypatch.chdir(tmp_path / BAD)
-    with pytest.raises(UserError, match=r"^--run-dir: .*bad\\udcff/runs"):
+    with pytest.raises(UserError, match=r"^--run-dir '.*bad\\udcff/runs' is not"):
         parsed()
 
 

@@ -67,7 +67,7 @@ def find_runs(patterns: tuple[str, ...]) -> list[Path]:
         try:
             expanded(str(folder))
         except UnicodeEncodeError as error:
-            raise UserError(f"--runs: {not_utf8(error.object)}") from None
+            raise UserError(f"--runs {not_utf8(error.object)}") from None
     if not folders:
         raise UserError("--runs: name a run folder, or a pattern that matches some")
     return list(folders)

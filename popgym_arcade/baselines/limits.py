@@ -58,7 +58,7 @@ def plain(args: Any) -> Any:
 
     Raises:
         WrongType: for a value of another type
-        UserError: for a path that is not valid UTF-8
+        UserError: for a text or path that is not valid UTF-8
     """
     hints, found = get_type_hints(type(args), include_extras=True), {}
     for name in (field.name for field in dataclasses.fields(args)):
@@ -66,7 +66,7 @@ def plain(args: Any) -> Any:
         try:
             found[name] = plain_value(hints[name], value)
         except UnicodeEncodeError as error:
-            raise UserError(f"{flag(name)}: {not_utf8(error.object)}") from None
+            raise UserError(f"{flag(name)} {not_utf8(error.object)}") from None
         except (TypeError, ValueError):
             raise WrongType(f"{flag(name)} {value}: use {kind_of(hints[name])}") from None
     return dataclasses.replace(args, **found)
@@ -97,8 +97,8 @@ def expanded(path: str) -> str:
 
 
 def not_utf8(path: str) -> str:
-    """What to say about a path with other bytes, which Python reads as surrogates."""
-    return f"JAX, orbax and TensorBoard need paths that are valid UTF-8, which {ascii(path)} is not: use another folder"
+    """What to say about a text or path with other bytes, which Python reads as surrogates."""
+    return f"{ascii(path)} is not valid UTF-8, which JAX, orbax and TensorBoard need: use another"
 
 
 def plain_text(value: Any) -> str:
@@ -106,6 +106,7 @@ def plain_text(value: Any) -> str:
     text = os.fspath(value)
     if not isinstance(text, str):  # a path as bytes
         raise TypeError
+    text.encode()  # a UnicodeEncodeError, see `not_utf8`
     return str(text)
 
 
