@@ -203,8 +203,9 @@ def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None)
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
     """Actions [E] int32: uniform with probability epsilon, otherwise argmax of q[E, A]."""
     explore_key, action_key = jax.random.split(key)
+    random = jax.random.randint(action_key, q.shape[:1], 0, q.shape[1], jnp.int32)
     explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
-    return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
+    return jnp.where(explore, random, q.argmax(axis=-1)).astype(jnp.int32)
 
 
 def double_q_values(next_q: jax.Array, target_next_q: jax.Array) -> jax.Array:
@@ -334,7 +335,7 @@ def make_actor(args: Args):
         return Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.zeros(num_envs),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
             episode_length=jnp.zeros(num_envs, jnp.int32),
             key=key,
         )

@@ -233,8 +233,9 @@ def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
     """Actions [E] int32: uniform with probability epsilon, otherwise argmax of q[E, A]."""
     explore_key, action_key = jax.random.split(key)
+    random = jax.random.randint(action_key, q.shape[:1], 0, q.shape[1], jnp.int32)
     explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
-    return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
+    return jnp.where(explore, random, q.argmax(axis=-1)).astype(jnp.int32)
 
 
 def double_q_values(next_q: jax.Array, target_next_q: jax.Array) -> jax.Array:
@@ -289,8 +290,7 @@ def beta_at(args: Args, update: jax.Array) -> jax.Array:
 
 def target_share(args: Args, update: jax.Array, index: jax.Array) -> jax.Array:
     """Weight of the new parameters in the target network after gradient step `index` of an update: `tau` if one of the
-    `train_frequency` environment steps that it stands for is a multiple of `target_network_frequency`, else 0.
-    """
+    `train_frequency` environment steps that it stands for is a multiple of `target_network_frequency`, else 0."""
     before, every = update * args.update_size + index * args.train_frequency, args.target_network_frequency
     due = (before + args.train_frequency) // every > before // every
     return jnp.where(due, args.tau, 0.0)
@@ -443,7 +443,7 @@ def make_actor(args: Args):
             carry=initial_carry(network, num_envs),
             prev_action=jnp.zeros(num_envs, jnp.int32),
             start=jnp.ones(num_envs, bool),
-            episode_return=jnp.zeros(num_envs),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
             episode_length=jnp.zeros(num_envs, jnp.int32),
             key=key,
         )

@@ -246,7 +246,7 @@ class PopArt:
 
 def fresh_popart(count: int) -> PopArt:
     """Mean 0 and variance 1, until the first update."""
-    return PopArt(jnp.zeros(count), jnp.ones(count), jnp.zeros(count, jnp.int32))
+    return PopArt(jnp.zeros(count, jnp.float32), jnp.ones(count, jnp.float32), jnp.zeros(count, jnp.int32))
 
 
 @struct.dataclass
@@ -332,7 +332,7 @@ def forward(network: ActorCritic, params, carry, obs, prev_action, start, prev_r
     Only the impala encoder reads prev_reward[T, B], in the units of the learned rewards and clipped to [-1, 1]; None
     stands for zeros.
     """
-    prev_reward = jnp.zeros(start.shape) if prev_reward is None else prev_reward
+    prev_reward = jnp.zeros(start.shape, jnp.float32) if prev_reward is None else prev_reward
     return network.apply(params, carry, obs, prev_action, start, prev_reward)
 
 
@@ -407,7 +407,7 @@ def select_task(args: Args, params, index: int) -> tuple[Args, Any]:
 def choose(key: jax.Array, logits: jax.Array, policy: jax.Array) -> jax.Array:
     """Actions [E] int32 of a policy (SAMPLE, GREEDY or RANDOM), given logits[E, A]."""
     distribution = distrax.Categorical(logits=jnp.where(policy == RANDOM, 0.0, logits))
-    return jnp.where(policy == GREEDY, distribution.mode(), distribution.sample(seed=key))
+    return jnp.where(policy == GREEDY, distribution.mode(), distribution.sample(seed=key)).astype(jnp.int32)
 
 
 def vtrace(args: Args, rho: jax.Array, steps: "Transition", value: jax.Array, last_value: jax.Array):
@@ -575,9 +575,9 @@ def make_actor(args: Args):
             obs=obs,
             carry=initial_carry(network, num_envs),
             prev_action=jnp.zeros(num_envs, jnp.int32),
-            prev_reward=jnp.zeros(num_envs),
+            prev_reward=jnp.zeros(num_envs, jnp.float32),
             start=jnp.ones(num_envs, bool),
-            episode_return=jnp.zeros(num_envs),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
             episode_length=jnp.zeros(num_envs, jnp.int32),
             key=key,
         )
@@ -591,11 +591,11 @@ def make_actor(args: Args):
         """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
-        def draw_and_read(final):
+        def read_final(final):
             inputs = observe(final), action, jnp.zeros_like(truncated), reward
             return jnp.where(truncated, read(params, carry, inputs, task)[2], 0.0)
 
-        return jax.lax.cond(anywhere(truncated), draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
+        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
 
     def act(params, actor: Actor, policy, learner=None) -> tuple[Actor, Transition, Any]:
         task = jnp.arange(len(actor.start)) % count  # [E]
@@ -604,7 +604,7 @@ def make_actor(args: Args):
         action = choose(action_key, logits, policy)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
         done = terminated | truncated
-        learned_reward = jnp.array(args.scales)[task] * reward
+        learned_reward = jnp.array(args.scales, jnp.float32)[task] * reward
         if args.reward_clip:
             learned_reward = jnp.clip(learned_reward, -args.reward_clip, args.reward_clip)
         learner = params if learner is None else learner

@@ -114,7 +114,7 @@ class Moments:
     @classmethod
     def fresh(cls, shape: tuple[int, ...]) -> "Moments":
         """Mean 0 and variance 1, with the weight of a ten-thousandth of a sample: soon forgotten."""
-        return cls(mean=jnp.zeros(shape), var=jnp.ones(shape), count=jnp.float32(1e-4))
+        return cls(mean=jnp.zeros(shape, jnp.float32), var=jnp.ones(shape, jnp.float32), count=jnp.float32(1e-4))
 
     def updated(self, x: jax.Array) -> "Moments":
         """The moments once the samples x[N, ...] are added (Chan et al. 1979, the parallel algorithm)."""
@@ -163,7 +163,7 @@ class ActorCritic(nn.Module):
             x = jnp.clip((x - moments.mean) / jnp.sqrt(moments.var + 1e-8), -10, 10)
         mean = Tower(self.args, self.num_actions, scale=0.01, name="actor")(x)
         value = Tower(self.args, 1, scale=1.0, name="critic")(x)[..., 0]
-        return Output(mean, self.param("log_std", nn.initializers.zeros, (self.num_actions,)), value)
+        return Output(mean, self.param("log_std", nn.initializers.zeros, (self.num_actions,), jnp.float32), value)
 
 
 def initial_carry(network: ActorCritic, batch: int) -> Any:
@@ -305,7 +305,7 @@ def make_actor(args: Args):
         return Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.zeros(num_envs),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
             episode_length=jnp.zeros(num_envs, jnp.int32),
             key=key,
         )
@@ -318,10 +318,10 @@ def make_actor(args: Args):
         """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
-        def draw_and_read(final):
+        def read_final(final):
             return jnp.where(truncated, read(params, observe(final)).value, 0.0)
 
-        return jax.lax.cond(anywhere(truncated), draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
+        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
 
     def act(params, actor: Actor, policy) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)
@@ -363,7 +363,7 @@ def make_train(args: Args):
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.obs[None])
-        opt_state, reward_sum = optimizer.init(params["params"]), jnp.zeros(args.num_envs)
+        opt_state, reward_sum = optimizer.init(params["params"]), jnp.zeros(args.num_envs, jnp.float32)
         return TrainState(params, opt_state, actor, reward_sum, Moments.fresh(()), key=key, update=jnp.int32(0))
 
     def loss(weights, params, batch: Transition, advantage, target):

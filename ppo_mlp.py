@@ -192,7 +192,7 @@ def forward(network: ActorCritic, params, carry, obs, prev_action=None, start=No
 def choose(key: jax.Array, logits: jax.Array, policy: jax.Array) -> jax.Array:
     """Actions [E] int32 of a policy (SAMPLE, GREEDY or RANDOM), given logits[E, A]."""
     distribution = distrax.Categorical(logits=jnp.where(policy == RANDOM, 0.0, logits))
-    return jnp.where(policy == GREEDY, distribution.mode(), distribution.sample(seed=key))
+    return jnp.where(policy == GREEDY, distribution.mode(), distribution.sample(seed=key)).astype(jnp.int32)
 
 
 def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: float) -> jax.Array:
@@ -293,7 +293,7 @@ def make_actor(args: Args):
         return Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.zeros(num_envs),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
             episode_length=jnp.zeros(num_envs, jnp.int32),
             key=key,
         )
@@ -306,10 +306,10 @@ def make_actor(args: Args):
         """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
-        def draw_and_read(final):
+        def read_final(final):
             return jnp.where(truncated, read(params, observe(final)).value, 0.0)
 
-        return jax.lax.cond(anywhere(truncated), draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
+        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
 
     def act(params, actor: Actor, policy) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)

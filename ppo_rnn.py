@@ -214,7 +214,7 @@ def forward(network: ActorCritic, params, carry, obs, prev_action, start) -> tup
 def choose(key: jax.Array, logits: jax.Array, policy: jax.Array) -> jax.Array:
     """Actions [E] int32 of a policy (SAMPLE, GREEDY or RANDOM), given logits[E, A]."""
     distribution = distrax.Categorical(logits=jnp.where(policy == RANDOM, 0.0, logits))
-    return jnp.where(policy == GREEDY, distribution.mode(), distribution.sample(seed=key))
+    return jnp.where(policy == GREEDY, distribution.mode(), distribution.sample(seed=key)).astype(jnp.int32)
 
 
 def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: float) -> jax.Array:
@@ -323,7 +323,7 @@ def make_actor(args: Args):
             carry=initial_carry(network, num_envs),
             prev_action=jnp.zeros(num_envs, jnp.int32),
             start=jnp.ones(num_envs, bool),
-            episode_return=jnp.zeros(num_envs),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
             episode_length=jnp.zeros(num_envs, jnp.int32),
             key=key,
         )
@@ -336,11 +336,11 @@ def make_actor(args: Args):
         """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
-        def draw_and_read(final):
+        def read_final(final):
             _, output = read(params, carry, observe(final), action, jnp.zeros_like(truncated))
             return jnp.where(truncated, output.value, 0.0)
 
-        return jax.lax.cond(anywhere(truncated), draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
+        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
 
     def act(params, actor: Actor, policy) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)

@@ -167,8 +167,9 @@ def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None)
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
     """Actions [E] int32: uniform with probability epsilon, otherwise argmax of q[E, A]."""
     explore_key, action_key = jax.random.split(key)
+    random = jax.random.randint(action_key, q.shape[:1], 0, q.shape[1], jnp.int32)
     explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
-    return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
+    return jnp.where(explore, random, q.argmax(axis=-1)).astype(jnp.int32)
 
 
 def q_lambda_returns(rollout: "Transition", next_value: jax.Array, gamma: float, q_lambda: float) -> jax.Array:
@@ -252,23 +253,22 @@ def make_actor(args: Args):
         return Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.zeros(num_envs),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
             episode_length=jnp.zeros(num_envs, jnp.int32),
             key=key,
         )
 
     def read(params, obs):
-        _, output = forward(network, params, (), obs[None])
-        return output.q[0]
+        return forward(network, params, (), obs[None])[1].q[0]
 
     def final_values(params, info, truncated):
         """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
-        def draw_and_read(final):
+        def read_final(final):
             return jnp.where(truncated, read(params, observe(final)).max(axis=-1), 0.0)
 
-        return jax.lax.cond(anywhere(truncated), draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
+        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
 
     def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)

@@ -176,8 +176,9 @@ def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
     """Actions [E] int32: uniform with probability epsilon, otherwise argmax of q[E, A]."""
     explore_key, action_key = jax.random.split(key)
+    random = jax.random.randint(action_key, q.shape[:1], 0, q.shape[1], jnp.int32)
     explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
-    return jnp.where(explore, jax.random.randint(action_key, q.shape[:1], 0, q.shape[1]), jnp.argmax(q, axis=-1))
+    return jnp.where(explore, random, q.argmax(axis=-1)).astype(jnp.int32)
 
 
 def q_lambda_returns(rollout: "Transition", next_value: jax.Array, gamma: float, q_lambda: float) -> jax.Array:
@@ -269,7 +270,7 @@ def make_actor(args: Args):
             carry=initial_carry(network, num_envs),
             prev_action=jnp.zeros(num_envs, jnp.int32),
             start=jnp.ones(num_envs, bool),
-            episode_return=jnp.zeros(num_envs),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
             episode_length=jnp.zeros(num_envs, jnp.int32),
             key=key,
         )
@@ -282,11 +283,11 @@ def make_actor(args: Args):
         """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
         final, observe = envs.final_observation(info)
 
-        def draw_and_read(final):
+        def read_final(final):
             _, q = read(params, carry, observe(final), action, jnp.zeros_like(truncated))
             return jnp.where(truncated, q.max(axis=-1), 0.0)
 
-        return jax.lax.cond(anywhere(truncated), draw_and_read, lambda _: jnp.zeros(truncated.shape), final)
+        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
 
     def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)

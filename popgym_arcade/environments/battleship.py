@@ -92,7 +92,7 @@ class BattleShip(ArcadeEnvironment):
             score=jnp.int32(0),
             x=start % self.size,
             y=start // self.size,
-            ships=(free[:, None] >> np.arange(self.size, dtype=np.uint32)) & 1 == 0,
+            ships=(free[:, None] >> np.arange(self.size, dtype=np.uint32)[None]) & 1 == 0,
             fired=jnp.zeros((self.size, self.size), jnp.bool_),
             repeats=jnp.int32(0),
         )

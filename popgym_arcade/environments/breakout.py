@@ -114,7 +114,7 @@ class Breakout(ArcadeEnvironment):
         y = jnp.maximum(aim_y, 0)
         ceiling = aim_y < 0
 
-        cell = (np.arange(ROWS)[:, None] == y) & (np.arange(COLUMNS) == x)
+        cell = (np.arange(ROWS)[:, None] == y) & (np.arange(COLUMNS)[None] == x)
         touched = jnp.any(state.bricks & cell)
         broken = touched & ~state.strike
         bricks = state.bricks & ~(cell & broken)
@@ -134,7 +134,7 @@ class Breakout(ArcadeEnvironment):
             score=state.score + broken,
             ball_y=jnp.where(broken | caught, state.ball_y, y),
             ball_x=x,
-            ball_dir=2 * down + (right ^ down),
+            ball_dir=2 * down.astype(jnp.int32) + (right ^ down),
             paddle_x=paddle_x,
             bricks=bricks,
             strike=touched,
@@ -146,7 +146,7 @@ class Breakout(ArcadeEnvironment):
     def render(self, state: BreakoutState, params: EnvParams | None = None) -> jax.Array:
         """Bricks, paddle, ball and trail; or bricks, paddle, and the ball while it rises."""
         shows_all = self.shows_all(state)
-        row, column = np.arange(ROWS)[:, None], np.arange(COLUMNS)
+        row, column = np.arange(ROWS)[:, None], np.arange(COLUMNS)[None]
         ball = (row == state.ball_y) & (column == state.ball_x) & (shows_all | (state.ball_dir < 2))
         dot = (row == state.last_y) & (column == state.last_x) & shows_all
         kind = jnp.where(shows_all, state.ball_dir + jnp.where(state.strike, STRUCK, ROLLING), PLAIN)
@@ -157,7 +157,7 @@ class Breakout(ArcadeEnvironment):
             {
                 "ceiling": cells[: WALL.start],
                 "open": cells[WALL.stop : FLOOR],
-                "floor": jnp.maximum(cells[FLOOR], paddle),
+                "floor": jnp.maximum(cells[FLOOR], paddle[0]),
                 **{f"row {row}": walls[row] for row in WALL},
                 "score": state.score,
             }

@@ -103,7 +103,7 @@ class MineSweeper(ArcadeEnvironment):
         for draw, bound in zip(draws, bounds[:-1], strict=True):
             taken = reduce(or_, [draw == mine for mine in mines], False)
             mines.append(jnp.where(taken, bound - 1, draw))
-        mined = jnp.any(jnp.stack(mines)[:, None] == np.arange(cells, dtype=np.uint32), axis=0)
+        mined = jnp.any(jnp.stack(mines)[:, None] == np.arange(cells, dtype=np.uint32)[None], axis=0)
         start = start.astype(jnp.int32)
         return MineSweeperState(
             time=jnp.int32(0),

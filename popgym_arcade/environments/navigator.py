@@ -68,7 +68,7 @@ class Navigator(ArcadeEnvironment):
         # The two single cells first, then a set of seven among the others by Floyd's method: the seven numbers are
         # drawn below growing bounds, and one that is taken already is replaced by its bound, which cannot be.
         bounds = np.concatenate([[cells, cells - 1], cells - 1 - np.arange(NUM_TNT, 0, -1)])
-        draws = jax.random.randint(key, bounds.shape, 0, bounds)
+        draws = jax.random.randint(key, bounds.shape, 0, bounds, jnp.int32)
         treasure = draws[0]
         start = draws[1] + (draws[1] >= treasure)
         low, high = jnp.minimum(treasure, start), jnp.maximum(treasure, start)

@@ -148,7 +148,7 @@ class Screen:
         # `shown`, the second because each start is used for all rows of its band.
         entry = sum(_take(shown, place) * stride for place, stride in zip(self._place, self._stride, strict=True))
         start = _take(self._starts, entry)
-        strips = (start + self._offsets).reshape(-1, start.shape[1])
+        strips = (start[None] + self._offsets).reshape(-1, start.shape[1])
         return _take(self._strips, _take(strips, self._row)).reshape(self.size, self.size, 3)
 
 

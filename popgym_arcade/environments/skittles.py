@@ -63,9 +63,9 @@ class Skittles(ArcadeEnvironment):
         """Move, then let the blocks fall; a block hits where it was and where it comes to be."""
         step = (action == RIGHT).astype(jnp.int32) - (action == LEFT)
         x = jnp.clip(state.x + step, self.first, self.first + self.width - 1)
-        hit = jnp.any(state.enemies[-2:] & (np.arange(SIZE) == x))  # the last row before the fall, and after it
+        hit = jnp.any(state.enemies[-2:] & (np.arange(SIZE)[None] == x))  # the last row before the fall, and after it
         column, mask = self._draw(key)
-        enemies = jnp.concatenate([(np.arange(SIZE) == column)[None], state.enemies[:-1]])
+        enemies = jnp.concatenate([np.arange(SIZE)[None] == column, state.enemies[:-1]])
         return state.replace(x=x, enemies=enemies, mask=mask), jnp.float32(1 / 100), hit
 
     def render(self, state: SkittlesState, params: EnvParams | None = None) -> jax.Array:
@@ -85,7 +85,7 @@ class Skittles(ArcadeEnvironment):
         words = 1 + -(-SIZE * SIZE // 32)
         bits = jax.random.bits(key, (words,))
         column = self.first + (bits[0] % np.uint32(self.width)).astype(jnp.int32)
-        mask = (bits[1:, None] >> np.arange(32, dtype=np.uint32)) & np.uint32(1)
+        mask = (bits[1:, None] >> np.arange(32, dtype=np.uint32)[None]) & np.uint32(1)
         return column, mask.reshape(-1)[: SIZE * SIZE].reshape(SIZE, SIZE) == 1
 
 

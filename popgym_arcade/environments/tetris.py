@@ -157,7 +157,7 @@ class Tetris(ArcadeEnvironment):
         self, key: jax.Array, state: TetrisState, action: jax.Array, params: EnvParams
     ) -> tuple[TetrisState, jax.Array, jax.Array]:
         """Move, descend, and if nothing is free below: lock, clear rows, and spawn the next piece."""
-        rows = jnp.sum(jnp.where(state.board > 0, _BIT, 0), axis=1, dtype=jnp.int32) | _WALLS
+        rows = jnp.sum(jnp.where(state.board > 0, _BIT[None], 0), axis=1, dtype=jnp.int32) | _WALLS
         rows = jnp.concatenate([rows, jnp.full(3, _FULL)])
         # blocked(shape)[y]: whether a box with its top in row y, the four numbers of `shape` its rows, is blocked
         windows = jnp.stack([rows[k : k + ROWS] for k in range(4)])
@@ -221,7 +221,7 @@ class Tetris(ArcadeEnvironment):
         picture = jnp.where(stack > 0, CRASHED, state.piece + jnp.where(marked, MARKED, FALLING))
         # After the tenth line there is no falling piece: the last one is part of the stack.
         board = jnp.where(falling & (state.score < GOAL), picture, stack)
-        left = (state.bag[:, None] == np.arange(PIECES)) & (np.arange(PIECES)[:, None] >= state.bag_index)
+        left = (state.bag[:, None] == np.arange(PIECES)[None]) & (np.arange(PIECES)[:, None] >= state.bag_index)
         return self.screen.draw(
             {
                 "board": board,
@@ -257,8 +257,8 @@ def _box_bits(bits: np.ndarray, state: TetrisState) -> jax.Array:
 
 def _cells_of(box_bits: jax.Array, y: jax.Array) -> jax.Array:
     """The cells of the board that a box with its top in row y covers, bool[ROWS, COLUMNS]."""
-    rows = jnp.sum(jnp.where(_ROW == y + np.arange(4)[:, None], box_bits[:, None], 0), axis=0)
-    return (rows[:, None] & _BIT) != 0
+    rows = jnp.sum(jnp.where(_ROW[None] == y + np.arange(4)[:, None], box_bits[:, None], 0), axis=0)
+    return (rows[:, None] & _BIT[None]) != 0
 
 
 def _permutation(key: jax.Array) -> jax.Array:

@@ -35,7 +35,7 @@ def squared_series(a: jax.Array) -> jax.Array:
     dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     norm = jax.lax.stop_gradient(jnp.abs(a).sum(0).max())
     squarings = jnp.clip(jnp.ceil(jnp.log2(norm / LARGEST)), 0, MAX_SQUARINGS).astype(jnp.int32)
-    a = a * jnp.ldexp(1.0, -squarings)
+    a = a * jnp.ldexp(jnp.ones((), a.dtype), -squarings)
     one = jnp.eye(len(a), dtype=a.dtype)
     a2 = dot(a, a)
     a4 = dot(a2, a2)

@@ -7,6 +7,7 @@ A cell of your own is a memax `GRAS` and an entry in the table of your script:
 Shapes: T steps, B sequences, F input features, H hidden units; time first.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -96,10 +97,17 @@ def build_memory(
     return eqx.tree_at(lambda model: (model.layers, model.ff), models[0], parts)
 
 
+@contextlib.contextmanager
+def jax_defaults():
+    """memax and equinox are written for JAX's defaults: 32 bits, and arrays of any rank together."""
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        yield
+
+
 @functools.lru_cache
 def memory_skeleton(*config):
     """`build_memory(*config, key)` as the shapes of its weights and the model without them; computes nothing."""
-    with jax.ensure_compile_time_eval():
+    with jax.ensure_compile_time_eval(), jax_defaults():
         model = eqx.filter_eval_shape(build_memory, *config, jax.random.key(0))
     return eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
 
@@ -143,7 +151,8 @@ class Memory(nn.Module):
 
     memax calls such layers residual, but nothing is added.
 
-    Wraps an equinox model. Its arrays are this module's parameters, under the names they have there.
+    Wraps an equinox model. Its arrays are this module's parameters, under the names they have there. They are made and
+    used in JAX's default precision, see `jax_defaults`.
 
     Attributes:
         cell: cell(hidden_size, window, key) -> layer, a value of MEMORIES
@@ -171,10 +180,15 @@ class Memory(nn.Module):
         shapes, rest = memory_skeleton(*self.config())
         # any weights will do: at a start flag the model computes its first state from the real ones
         model = eqx.combine(jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes), rest)
-        return memax.add_batch_dim(model.initialize_carry(None), batch)
+        with jax_defaults():
+            return memax.add_batch_dim(model.initialize_carry(None), batch)
+
+    def __call__(self, carry: Any, x: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
+        with jax_defaults():
+            return self.read(carry, x.astype(jnp.float32), start)
 
     @nn.compact
-    def __call__(self, carry: Any, x: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
+    def read(self, carry: Any, x: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
         shapes, rest = memory_skeleton(*self.config())
         named_shapes, treedef = jax.tree_util.tree_flatten_with_path(shapes)
         names = [leaf_name(path) for path, _ in named_shapes]

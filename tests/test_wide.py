@@ -1,0 +1,45 @@
+"""With 64-bit types enabled (and, for the games, without rank promotion) everything keeps its types."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import IDS, facts
+from scripts import ALL
+
+ROOT = Path(__file__).parents[1]
+
+
+def answers(*words, **settings):
+    line = [sys.executable, str(ROOT / "tests/wide.py"), *words]
+    env = os.environ | {"JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)} | settings
+    done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def games():
+    return answers("games", JAX_NUMPY_RANK_PROMOTION="raise")
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_game_keeps_the_types_of_its_state_and_reward(games, env_id):
+    family, level = facts(env_id)
+    expected = {f".{name}": [list(shape), kind.__name__] for name, (shape, kind) in family.fields(level).items()}
+    expected = {name: [shape, kind.removesuffix("_")] for name, (shape, kind) in expected.items()}
+    found = games[env_id]
+    assert found["first"] == found["last"] == expected
+    assert (found["obs"], found["reward"]) == ("uint8", "float32")
+
+
+@pytest.mark.slow
+def test_every_script_trains_and_keeps_its_types():
+    found = answers("scripts", *ALL)
+    assert list(found) == list(ALL)
+    for name, types in found.items():
+        assert types["before"] == types["after"], name
+        assert not [kind for _, kind in types["params"].values() if "64" in kind and kind != "complex64"], name
