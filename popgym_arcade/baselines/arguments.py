@@ -81,9 +81,11 @@ class RunArgs:
 
     def in_evaluation(self, env_params: tuple[str, ...] = ()) -> Self:
         """The arguments with the environment of an evaluation: `eval_env_params` and then `env_params` replace."""
-        given = (*self.env_params, *self.eval_env_params, *env_params)
-        last = {change.partition("=")[0]: change for change in given}
-        return dataclasses.replace(self, env_params=tuple(last.values()), eval_env_params=())
+        changes, name_of = self.env_params, lambda change: change.partition("=")[0]
+        for later in (self.eval_env_params, env_params):
+            names = {name_of(change) for change in later}
+            changes = (*(change for change in changes if name_of(change) not in names), *later)
+        return dataclasses.replace(self, env_params=changes, eval_env_params=())
 
     @property
     def num_updates(self) -> int:
@@ -185,7 +187,7 @@ class RunArgs:
             except UserError as error:
                 raise UserError(str(error).replace("--env-id ", f"{id_flag} ")) from None
             try:
-                make_env(dataclasses.replace(task, env_params=self.eval_env_params))
+                make_env(task.in_evaluation())
             except UserError as error:
                 raise UserError(str(error).replace("--env-params ", "--eval-env-params ")) from None
             actions = env.action_space(env_params)
