@@ -116,7 +116,7 @@ def test_every_number_that_is_not_finite_is_noticed(bad):
 def test_an_overflow_on_the_command_line_is_one_line_and_exit_code_3(begin, tmp_path):
     """A cart that runs away: soon the square of its place is more than float32 holds."""
     world = "polemass_length=0.0 x_threshold=1e38 theta_threshold_radians=1e38 force_mag=5e18"
-    line = f"{FLAGS} --total-timesteps 50000 --log-every 320 --checkpoint-every 320 --eval-every 0 --env-params {world}"
+    line = f"{FLAGS} --total-timesteps 50000 --log-every 320 --checkpoint-every 320 --eval-every 0 --env-params"
     process = begin(*line.split(), *world.split(), "max_steps_in_episode=2000", "--run-dir", tmp_path)
     assert_one_line(process, 3, "before step ")
     run = only(tmp_path)
