@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from harness import IDS, facts, field_names, frames, same_pictures, size, states_met, step, take
+from harness import IDS, facts, field_names, frames, only_usually, same_pictures, size, states_met, step, take
 
 EXACT = [env_id for env_id in IDS if facts(env_id)[0].markov == "exact"]
 PIXEL = [env_id for env_id in IDS if facts(env_id)[0].markov == "pixel"]
@@ -115,9 +115,15 @@ def test_the_search_finds_what_the_partial_frame_lacks(env_id):
     assert any(found for found, _ in search(env_id, draw))
 
 
+CUES = {env_id: list(facts(env_id)[0].cues) for env_id in EXACT if env_id.endswith("Easy")}
+
+
 @pytest.mark.parametrize(
-    "env_id, cue",
-    [(env_id, cue) for env_id in EXACT if env_id.endswith("Easy") for cue in facts(env_id)[0].cues],
+    ("env_id", "cue"),
+    only_usually(
+        [(env_id, cues[0]) for env_id, cues in CUES.items()],
+        [(env_id, cue) for env_id, cues in CUES.items() for cue in cues],
+    ),
 )
 def test_the_search_finds_a_missing_cue(env_id, cue):
     """With one thing painted over in every full frame, there are counterexamples: each cue is needed."""

@@ -29,7 +29,7 @@ from runs import (
     saved_steps,
     scalars,
 )
-from scripts import script, small
+from scripts import script, small, usually
 
 import pqn_mlp
 from popgym_arcade.baselines.errors import UserError
@@ -85,7 +85,7 @@ def interrupted(function):
     return inner
 
 
-@pytest.mark.parametrize("when", ["compiling", "between two points", "evaluating"])
+@pytest.mark.parametrize("when", usually("between two points", "evaluating", of=("compiling", "between two points", "evaluating")))
 def test_stopped_by_ctrl_c_and_resumed_equals_unbroken(tmp_path, monkeypatch, when):
     """With an early stop, which must come at the same step: a stop does not shift what is due later."""
     cadences = {"log_every": 128, "eval_every": 128, "checkpoint_every": 0, "target_return": -1.0}

@@ -26,12 +26,12 @@ def games():
     return answers("games", JAX_NUMPY_RANK_PROMOTION="raise")
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_a_game_keeps_the_types_of_its_state_and_reward(games, env_id):
-    family, level = facts(env_id)
+@pytest.mark.parametrize("game_id", IDS)  # not env_id, by which conftest.py groups: all ids share one process
+def test_a_game_keeps_the_types_of_its_state_and_reward(games, game_id):
+    family, level = facts(game_id)
     expected = {f".{name}": [list(shape), kind.__name__] for name, (shape, kind) in family.fields(level).items()}
     expected = {name: [shape, kind.removesuffix("_")] for name, (shape, kind) in expected.items()}
-    found = games[env_id]
+    found = games[game_id]
     assert found["first"] == found["last"] == expected
     assert (found["obs"], found["reward"]) == ("uint8", "float32")
 
