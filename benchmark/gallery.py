@@ -1,31 +1,177 @@
-"""The pictures of the games in README and docs: both twins of every family, some steps into an episode.
+"""The pictures of the games in README and docs, played by players that know the whole state (benchmark/oracle.py).
 
     python benchmark/gallery.py --out docs/figures
 
-Writes OUT/games.png, all families at one difficulty, and OUT/games/FAMILY.png, each at all three: above what the fully
-observable twin shows, below the partially observable one, of the same state.
+Writes OUT/games.png and OUT/games.gif, a moment and a film of all families: above what the fully observable twin shows,
+below the partially observable one, of the same states. Also OUT/games/FAMILY.png, each family with explanations.
 """
 
+import functools
+import sys
+import textwrap
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-import gymnax
 import jax
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
-import popgym_arcade
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 
-LEVELS = ("Easy", "Medium", "Hard")
-TWINS = {"full": False, "partial": True}
-GAP, CAPTION = 8, 16  # pixels
-COLUMNS = 5
-STEPS = {"AutoEncode": 36, "Breakout": 60, "CartPole": 16, "NoisyCartPole": 16, "Tetris": 40}  # into the episode
-MOST_STEPS = 100_000  # of random play until an episode lasts that long
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from harness import EASY_IDS, expert_games, facts, frames, play_games, step, take  # noqa: E402
+
+from benchmark.oracle import PLAYERS  # noqa: E402
+
+SIDE = 128  # of a frame, in pixels
+GAP, CAPTION, COLUMNS = 8, 16, 5  # of the pictures of all families
+MARGIN, HEAD, FOOT, BADGE = 176, 54, 8, 9  # around annotated frames, and the radius of a number's disc
+BESIDE = (8, -7)  # from a thing to its number, in pixels of the frame
+TEXT, QUIET, ACCENT = "#1a1a1a", "#6a6a6a", "#d9480f"
+HOLD = 5  # times the film shows the last state of an episode
+
+Place = tuple[int, int] | tuple[int, int, int]
+"""Where a number goes: a point (x, y) of the frame, or beside the pixels of a colour."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A moment of a family, and what there is to say about it."""
+
+    goal: str
+    hidden: str
+    """what the partial twin does not show"""
+    step: int
+    """of the player's episode"""
+    labels: dict[str, Place]
+    """what is explained in the full frame"""
+    player: str = ""
+    """one of the family's experts, if not the one of benchmark/oracle.py"""
+
+
+SCENES = {
+    "AutoEncode": Scene(
+        goal="Watch the cards, then play them back in reverse.",
+        hidden="all cards shown so far, and which one to answer",
+        step=46,
+        labels={
+            "question mark: answer now (before: the card shown now)": (20, 10),
+            "score: right answers": (86, 8),
+            "the suit chosen: left and right change it, fire answers": (107, 10),
+            "pink: the next card to answer": (255, 105, 186),
+        },
+    ),
+    "BattleShip": Scene(
+        goal="Find and hit four hidden ships.",
+        hidden="every mark but the one under the cursor",
+        step=20,
+        labels={
+            "score: hits": (86, 8),
+            "shots at cells already shot at": (120, 8),
+            "X: a hit (O: a miss)": (255, 0, 0),
+            "cursor": (217, 166, 33),
+        },
+    ),
+    "Breakout": Scene(
+        goal="Break all bricks and never lose the ball.",
+        hidden="the ball while it falls; its notch and its trail at any time",
+        step=600,
+        labels={
+            "score: bricks broken": (86, 8),
+            "bricks": (50, 28),
+            "the ball: a notch shows where it flies": (255, 255, 255),
+            "trail: where the ball was": (150, 150, 150),
+            "paddle": (64, 103),
+        },
+    ),
+    "CartPole": Scene(
+        goal="Push the cart left and right so that the pole stays up.",
+        hidden="cart and pole",
+        step=6,
+        labels={
+            "score: steps": (86, 8),
+            "how fast the pole turns": (30, 31),
+            "pole": (140, 69, 18),
+            "cart": (245, 74, 140),
+            "how fast the cart moves": (92, 86),
+        },
+        player="pushes one way",
+    ),
+    "CountRecall": Scene(
+        goal="How often has the card on the right come up on the left?",
+        hidden="all cards dealt so far",
+        step=30,
+        labels={
+            "a new card: one more of these": (20, 10),
+            "score: right answers": (42, 8),
+            "the answer: up and down turn it, fire gives it": (94, 21),
+            "how many of these?": (121, 40),
+            "cards dealt so far": (113, 28),
+        },
+    ),
+    "MineSweeper": Scene(
+        goal="Reveal every cell that has no mine.",
+        hidden="every number but the one under the cursor",
+        step=17,
+        labels={
+            "score: cells revealed": (86, 8),
+            "shots at cells already revealed": (121, 8),
+            "mines in the 3 by 3 cells around": (45, 67),
+            "cursor": (255, 127, 0),
+            "not revealed yet": (100, 30),
+        },
+    ),
+    "Navigator": Scene(
+        goal="Find the treasure and keep off the bombs.",
+        hidden="treasure and bombs, after the first frame",
+        step=3,
+        labels={
+            "score": (86, 8),
+            "bomb: ends the episode": (255, 160, 0),
+            "player": (255, 255, 0),
+            "treasure: claim it with fire": (73, 214, 247),
+        },
+    ),
+    "NoisyCartPole": Scene(
+        goal="CartPole, but every number is seen through noise.",
+        hidden="cart and pole",
+        step=6,
+        labels={
+            "score: steps": (86, 8),
+            "how fast the pole turns, plus noise": (30, 31),
+            "the angle, plus noise": (140, 69, 18),
+            "the position, plus noise": (245, 74, 140),
+            "how fast the cart moves, plus noise": (92, 86),
+        },
+        player="pushes one way",
+    ),
+    "Skittles": Scene(
+        goal="Dodge what comes down the lane.",
+        hidden="about half of what comes down, chosen anew in each step",
+        step=39,
+        labels={
+            "score: steps survived": (86, 8),
+            "comes down by a row in each step": (0, 255, 0),
+            "player": (255, 255, 255),
+        },
+    ),
+    "Tetris": Scene(
+        goal="Clear ten lines.",
+        hidden="all locked cells",
+        step=136,
+        labels={
+            "score: lines": (86, 8),
+            "next pieces": (95, 35),
+            "the falling piece": (48, 39),
+            "the bag: pieces in colour are still to come": (27, 52),
+            "locked cells": (60, 109),
+        },
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -34,69 +180,162 @@ class Args:
     """folder to write to"""
     families: tuple[str, ...] = ()
     """families to draw, Navigator for instance; none: all"""
-    difficulty: str = "Easy"
-    """of the picture of all families: Easy, Medium or Hard"""
-    steps: int = 20
-    """steps of random play into the episode, for families that STEPS does not name"""
     zoom: int = 2
     """screen pixels a pixel"""
-    seed: int = 3
-    """of the random play"""
+    film_steps: int = 60
+    """frames of the film"""
+    fps: int = 6
+    """frames a second of the film"""
 
 
-def twins(env_id: str, steps: int, seed: int) -> list[np.ndarray]:
-    """Full and partial frame uint8[128, 128, 3] of one state, `steps` random steps after a reset.
-
-    Raises UserError if no episode lasts that long.
-    """
-    env, params = gymnax.make(env_id)
-
-    @jax.jit
-    def advance(state, key):
-        action_key, step_key = jax.random.split(key)
-        return env.step(step_key, state, env.action_space(params).sample(action_key), params)[1]
-
-    key, reset_key = jax.random.split(jax.random.key(seed))
-    _, state = env.reset(reset_key, params)
-    for _ in range(MOST_STEPS):
-        if state.time >= steps:
-            return [np.asarray(gymnax.make(env_id, partial_obs=twin)[0].get_obs(state)) for twin in TWINS.values()]
-        key, step_key = jax.random.split(key)
-        state = advance(state, step_key)
-    raise UserError(f"{env_id}: no episode of {steps} steps among {MOST_STEPS} random steps")
+@functools.cache
+def episodes(family: str, player: str = "") -> list[Any]:
+    """The player's first episodes at Easy, longest first: batches of all their states, the last one included."""
+    env_id, names = f"{family}Easy", (player or PLAYERS[family][0],)
+    games = [game for game in expert_games(env_id) if game.name in names][:8]
+    starts = jax.tree.map(lambda *leaves: np.stack(leaves), *(game.state for game in games))
+    result = play_games(env_id, starts, np.stack([game.plan for game in games]))
+    found = []
+    for game, end, length in zip(games, np.cumsum(result.length), result.length, strict=True):
+        states = take(result.met, slice(end - length, end))
+        last = take(states, slice(-1, None))
+        action = facts(env_id)[0].policy(game.plan, take(last, 0))
+        final = step(env_id, last, int(action)).final_state
+        found.append(jax.tree.map(lambda *leaves: np.concatenate(leaves), states, final))
+    return sorted(found, key=lambda states: -len(states.time))
 
 
-def sheet(columns: list[tuple[str, list[np.ndarray]]], zoom: int) -> Image.Image:
-    """Captioned pairs of frames, the full twin above the partial one, in rows of at most `COLUMNS` pairs."""
-    side = 128 * zoom
-    across, rows = min(COLUMNS, len(columns)), -(-len(columns) // COLUMNS)
-    pair = 2 * (side + CAPTION + GAP)
-    canvas = Image.new("RGB", (across * (side + GAP) + GAP, rows * pair + GAP * (rows - 1)), "white")
+def both_twins(family: str, states: Any) -> np.ndarray:
+    """Full and partial frames uint8[2, n, 128, 128, 3] of n states."""
+    return np.stack([frames(f"{family}Easy", states, partial_obs) for partial_obs in (False, True)])
+
+
+def moment(family: str) -> np.ndarray:
+    """Full and partial frame uint8[2, 128, 128, 3] of the family's scene."""
+    scene = SCENES[family]
+    states = episodes(family, scene.player)[0]
+    return both_twins(family, take(states, slice(scene.step, scene.step + 1)))[:, 0]
+
+
+def film(family: str, steps: int) -> np.ndarray:
+    """Full and partial frames uint8[2, steps, 128, 128, 3] of the family's first episodes, one after the other."""
+    wanted = []
+    for states in episodes(family):
+        wanted.append(take(states, np.r_[np.arange(len(states.time)), [-1] * (HOLD - 1)]))
+        if sum(len(states.time) for states in wanted) >= steps:
+            break
+    states = jax.tree.map(lambda *leaves: np.concatenate(leaves), *wanted)
+    return both_twins(family, take(states, np.resize(np.arange(len(states.time)), steps)))
+
+
+# ------------------------------------------------------------------------------------------------------- all families
+
+
+def sheet(columns: dict[str, np.ndarray], zoom: int) -> Image.Image:
+    """Pairs of frames by their captions, the full twin above the partial one, in rows of at most `COLUMNS` pairs."""
+    side, lines = SIDE * zoom, -(-len(columns) // COLUMNS)
+    across, pair = min(COLUMNS, len(columns)), CAPTION + 2 * (side + GAP)
+    canvas = Image.new("RGB", (across * (side + GAP) + GAP, lines * pair), "white")
     draw = ImageDraw.Draw(canvas)
-    for number, (caption, frames) in enumerate(columns):
-        row, column = divmod(number, COLUMNS)
-        for half, (twin, frame) in enumerate(zip(TWINS, frames, strict=True)):
-            x, y = GAP + column * (side + GAP), row * (pair + GAP) + half * pair // 2
-            draw.text((x, y + 2), f"{caption}, {twin}", fill="black")
-            picture = Image.fromarray(frame).resize((side, side), Image.Resampling.NEAREST)
-            canvas.paste(picture, (x, y + CAPTION))
+    for number, (caption, twins) in enumerate(columns.items()):
+        line, column = divmod(number, COLUMNS)
+        x, y = GAP + column * (side + GAP), line * pair
+        draw.text((x, y + 1), caption, fill=TEXT, font=font(12))
+        for half, frame in enumerate(twins):
+            canvas.paste(enlarged(frame, zoom), (x, y + CAPTION + half * (side + GAP // 2)))
     return canvas
 
 
+def enlarged(frame: np.ndarray, zoom: int) -> Image.Image:
+    return Image.fromarray(frame).resize((SIDE * zoom, SIDE * zoom), Image.Resampling.NEAREST)
+
+
+@functools.cache
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+# --------------------------------------------------------------------------------------------- a family, explained
+
+
+def spot(frame: np.ndarray, place: Place) -> tuple[int, int]:
+    """The point (x, y) of a place.
+
+    Raises ValueError if no pixel above the name has the place's colour.
+    """
+    if len(place) == 2:
+        return place
+    rows, columns = np.nonzero((frame[:112] == place).all(axis=-1))
+    if not len(rows):
+        raise ValueError(f"no pixel of the frame is {place}")
+    nearest = np.argmin((rows - rows.mean()) ** 2 + (columns - columns.mean()) ** 2)
+    return int(columns[nearest]) + BESIDE[0], int(rows[nearest]) + BESIDE[1]
+
+
+def hidden_box(twins: np.ndarray) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the pixels in which the twins' frames differ."""
+    rows, columns = np.nonzero((twins[0] != twins[1]).any(axis=-1))
+    return columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+
+
+def explained(family: str, twins: np.ndarray, zoom: int) -> Image.Image:
+    """Both twins side by side: numbers on what the full one shows, a frame around what the partial one hides."""
+    scene, side = SCENES[family], SIDE * zoom
+    canvas = Image.new("RGB", (2 * MARGIN + 2 * side + 3 * GAP, HEAD + side + FOOT), "white")
+    draw = ImageDraw.Draw(canvas)
+    left, right = MARGIN + GAP, MARGIN + 2 * GAP + side  # of the frames
+    draw.text((left, 2), f"{family}: {scene.goal}", fill=TEXT, font=font(17))
+    for x, twin, frame in zip((left, right), ("fully observable", "partially observable"), twins, strict=True):
+        draw.text((x, HEAD - 22), twin, fill=QUIET, font=font(14))
+        canvas.paste(enlarged(frame, zoom), (x, HEAD))
+
+    height = side / len(scene.labels)
+    for number, (text, place) in enumerate(scene.labels.items(), start=1):
+        x, y = spot(twins[0], place)
+        badge(draw, (left + (x + 0.5) * zoom, HEAD + (y + 0.5) * zoom), number)
+        middle = HEAD + (number - 0.5) * height
+        badge(draw, (BADGE, middle), number)
+        write(draw, (2.5 * BADGE, middle), textwrap.wrap(text, 20), TEXT)
+
+    box = [value * zoom for value in hidden_box(twins)]
+    box = [right + box[0], HEAD + box[1], right + box[2] - 1, HEAD + box[3] - 1]
+    middle = (box[1] + box[3]) / 2
+    draw.rectangle(box, outline="white", width=4)
+    draw.rectangle(box, outline=ACCENT, width=2)
+    draw.line([box[2], middle, right + side + 12, middle], fill=ACCENT, width=2)
+    write(draw, (right + side + 16, middle), ["hidden:", *textwrap.wrap(scene.hidden, 22)], ACCENT)
+    return canvas
+
+
+def write(draw: ImageDraw.ImageDraw, at: tuple[float, float], lines: list[str], color: str) -> None:
+    """Lines of text on the right of a point, centred around its height."""
+    for number, line in enumerate(lines):
+        y = at[1] + (number - (len(lines) - 1) / 2) * 17
+        draw.text((at[0], y), line, fill=color, font=font(14), anchor="lm")
+
+
+def badge(draw: ImageDraw.ImageDraw, at: tuple[float, float], number: int) -> None:
+    """A number in a disc."""
+    x, y = at
+    draw.ellipse([x - BADGE, y - BADGE, x + BADGE, y + BADGE], fill=TEXT, outline="white", width=2)
+    draw.text((x, y), str(number), fill="white", font=font(13), anchor="mm")
+
+
 def main(args: Args) -> None:
-    known = [env_id.removesuffix("Easy") for env_id in popgym_arcade.REGISTERED_ENVIRONMENTS if "Easy" in env_id]
+    known = [env_id.removesuffix("Easy") for env_id in EASY_IDS]
     families = args.families or known
-    for flag, words, allowed in (("families", families, known), ("difficulty", [args.difficulty], LEVELS)):
-        if not set(words) <= set(allowed):
-            raise UserError(f"--{flag} {' '.join(words)}: use {', '.join(allowed)}")
-    pair = partial(twins, seed=args.seed)
-    frames = {name + level: pair(name + level, STEPS.get(name, args.steps)) for name in families for level in LEVELS}
+    if not set(families) <= set(known):
+        raise UserError(f"--families {' '.join(families)}: use {', '.join(known)}")
+    moments = {family: moment(family) for family in families}
+    films = {family: film(family, args.film_steps) for family in families}
     folder = Path(args.out) / "games"
     folder.mkdir(parents=True, exist_ok=True)
-    sheet([(name, frames[name + args.difficulty]) for name in families], args.zoom).save(f"{args.out}/games.png")
-    for name in families:
-        columns = [(name + level, frames[name + level]) for level in LEVELS]
-        sheet(columns, args.zoom).save(folder / f"{name}.png", optimize=True)
+    sheet(moments, args.zoom).save(f"{args.out}/games.png", optimize=True)
+    pictures = [sheet({name: film[:, i] for name, film in films.items()}, zoom=1) for i in range(args.film_steps)]
+    later = {"save_all": True, "append_images": pictures[1:], "duration": 1000 // args.fps, "loop": 0}
+    pictures[0].save(f"{args.out}/games.gif", **later)
+    for family, twins in moments.items():
+        explained(family, twins, args.zoom).save(folder / f"{family}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -2,38 +2,70 @@
 
 import numpy as np
 import pytest
+from harness import EASY_IDS, take
 from PIL import Image
 
 from benchmark import gallery
 from popgym_arcade.baselines.errors import UserError
 
 
-def test_a_sheet_holds_the_frames_it_promises(tmp_path):
-    gallery.main(gallery.Args(out=str(tmp_path), families=("Navigator",), steps=5))
-    assert sorted(path.name for path in tmp_path.rglob("*.png")) == ["Navigator.png", "games.png"]
-    sheet = np.asarray(Image.open(tmp_path / "games" / "Navigator.png").convert("RGB"))
-    assert sheet.shape == (2 * (256 + 16 + 8), 3 * (256 + 8) + 8, 3)
-    full, partial = gallery.twins("NavigatorMedium", 5, gallery.Args().seed)
+def test_every_family_has_a_scene():
+    assert [f"{family}Easy" for family in gallery.SCENES] == EASY_IDS
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """The folder of a family's pictures, with a film of five frames."""
+    folder = tmp_path_factory.mktemp("gallery")
+    gallery.main(gallery.Args(out=str(folder), families=("Navigator",), film_steps=5))
+    return folder
+
+
+def test_the_pictures_hold_the_frames_they_promise(drawn):
+    assert sorted(path.name for path in drawn.rglob("*.*")) == ["Navigator.png", "games.gif", "games.png"]
+    full, partial = gallery.moment("Navigator")
     assert (full != partial).any()
-    for half, frame in enumerate((full, partial)):
-        top, left = 16 + half * 280, 8 + 264
-        np.testing.assert_array_equal(sheet[top : top + 256 : 2, left : left + 256 : 2], frame)
+    sheet = np.asarray(Image.open(drawn / "games.png").convert("RGB"))
+    for top, frame in ((16, full), (16 + 256 + 4, partial)):
+        np.testing.assert_array_equal(sheet[top : top + 256 : 2, 8 : 8 + 256 : 2], frame)
+    explained = np.asarray(Image.open(drawn / "games" / "Navigator.png").convert("RGB"))
+    for left, frame in ((184, full), (184 + 256 + 8, partial)):
+        shown = explained[54 : 54 + 256 : 2, left : left + 256 : 2]
+        assert 0.9 < (shown == frame).all(axis=-1).mean() < 1  # numbers and frame are on it
+
+
+def test_the_film_shows_the_players_episodes_from_the_start(drawn):
+    film = Image.open(drawn / "games.gif")
+    states = take(gallery.episodes("Navigator")[0], slice(0, 5))
+    assert film.n_frames == 5 and states.time.tolist() == [0, 1, 2, 3, 4]
+    for i, frames in enumerate(gallery.both_twins("Navigator", states).swapaxes(0, 1)):
+        film.seek(i)
+        shown = np.asarray(film.convert("RGB"))
+        for top, frame in zip((16, 16 + 132), frames, strict=True):
+            np.testing.assert_array_equal(shown[top : top + 128, 8 : 8 + 128], frame)
+
+
+def test_an_episode_ends_with_its_final_state():
+    states = gallery.episodes("Navigator")[0]
+    assert states.score[-1] == 100 and (states.score[:-1] == 0).all()  # the treasure is claimed
+    assert gallery.film("Navigator", 40).shape == (2, 40, 128, 128, 3)
+
+
+def test_a_number_is_put_beside_the_pixels_of_a_colour():
+    frame = np.zeros((128, 128, 3), np.uint8)
+    frame[40:51, 60:71] = frame[120] = 7, 8, 9  # the row below belongs to the name
+    assert gallery.spot(frame, (7, 8, 9)) == (65 + 8, 45 - 7) and gallery.spot(frame, (3, 4)) == (3, 4)
+    with pytest.raises(ValueError, match="no pixel"):
+        gallery.spot(frame, (1, 2, 3))
 
 
 def test_many_families_fill_several_rows():
-    frame = np.zeros((128, 128, 3), np.uint8)
-    wide = gallery.sheet([(str(i), [frame, frame]) for i in range(7)], zoom=1)
-    assert wide.size == (5 * 136 + 8, 2 * 2 * 152 + 8)
+    twins = np.zeros((2, 128, 128, 3), np.uint8)
+    wide = gallery.sheet({str(i): twins for i in range(7)}, zoom=1)
+    assert wide.size == (5 * 136 + 8, 2 * (16 + 2 * 136))
 
 
-@pytest.mark.parametrize("change", [{"families": ("Chess",)}, {"difficulty": "Absurd"}])
-def test_unknown_words_are_refused(tmp_path, change):
-    with pytest.raises(UserError, match="use "):
-        gallery.main(gallery.Args(out=str(tmp_path / "new"), **change))
+def test_unknown_families_are_refused(tmp_path):
+    with pytest.raises(UserError, match="--families Chess: use AutoEncode"):
+        gallery.main(gallery.Args(out=str(tmp_path / "new"), families=("Chess",)))
     assert not (tmp_path / "new").exists()
-
-
-def test_an_episode_that_is_never_long_enough_is_an_error(monkeypatch):
-    monkeypatch.setattr(gallery, "MOST_STEPS", 70)
-    with pytest.raises(UserError, match="no episode of 65 steps"):
-        gallery.twins("NavigatorEasy", 65, 0)

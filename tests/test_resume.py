@@ -85,7 +85,10 @@ def interrupted(function):
     return inner
 
 
-@pytest.mark.parametrize("when", usually("between two points", "evaluating", of=("compiling", "between two points", "evaluating")))
+WHEN = ("compiling", "between two points", "evaluating")
+
+
+@pytest.mark.parametrize("when", usually("between two points", "evaluating", of=WHEN))
 def test_stopped_by_ctrl_c_and_resumed_equals_unbroken(tmp_path, monkeypatch, when):
     """With an early stop, which must come at the same step: a stop does not shift what is due later."""
     cadences = {"log_every": 128, "eval_every": 128, "checkpoint_every": 0, "target_return": -1.0}
