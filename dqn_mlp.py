@@ -26,6 +26,7 @@ from popgym_arcade.baselines.arguments import ArcadeArgs, is_arcade
 from popgym_arcade.baselines.devices.mesh import anywhere, spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.jax_defaults import any_rank
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.running.command_line import launch
@@ -319,9 +320,9 @@ def make_replay(args: Args) -> tuple[Any, Step]:
         "period": 1,
     }
     if not args.prioritized:
-        return fbx.make_trajectory_buffer(**sizes), item
+        return any_rank(fbx.make_trajectory_buffer(**sizes)), item
     priorities = {"priority_exponent": args.prioritized_replay_alpha, "device": jax.default_backend()}
-    return fbx.make_prioritised_trajectory_buffer(**sizes, **priorities), item
+    return any_rank(fbx.make_prioritised_trajectory_buffer(**sizes, **priorities)), item
 
 
 def make_actor(args: Args):

@@ -26,6 +26,7 @@ from popgym_arcade.baselines.arguments import ArcadeArgs, is_arcade
 from popgym_arcade.baselines.devices.mesh import anywhere, spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.jax_defaults import any_rank
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
@@ -378,13 +379,12 @@ def stores_states(args: Args) -> bool:
 def make_replay(args: Args) -> tuple[Any, Segment]:
     """flashbax's ring buffer of segments, [E, N], which samples several in a row, and the shapes of one segment."""
     envs = in_parallel(args)
-    network, _, _ = make_actor(args)
     obs, env_state = jax.eval_shape(envs.env.reset, jax.random.key(0), envs.env_params)
     seen = env_state if stores_states(args) else obs
     number, scalar, flag = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
     step = Step(seen, number, flag, number, scalar, flag, flag, seen)
     steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((args.segment, *x.shape), x.dtype), step)
-    carry = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], initial_carry(network, 1)))
+    carry = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], initial_carry(make_actor(args)[0], 1)))
     sizes = {
         "add_batch_size": args.num_envs,
         "sample_batch_size": args.batch_size,
@@ -394,9 +394,9 @@ def make_replay(args: Args) -> tuple[Any, Segment]:
         "period": 1,
     }
     if not args.prioritized:
-        return fbx.make_trajectory_buffer(**sizes), Segment(carry, steps)
+        return any_rank(fbx.make_trajectory_buffer(**sizes)), Segment(carry, steps)
     priorities = {"priority_exponent": args.prioritized_replay_alpha, "device": jax.default_backend()}
-    return fbx.make_prioritised_trajectory_buffer(**sizes, **priorities), Segment(carry, steps)
+    return any_rank(fbx.make_prioritised_trajectory_buffer(**sizes, **priorities)), Segment(carry, steps)
 
 
 def lay_out(steps: Step, size: int) -> Slots:

@@ -317,7 +317,8 @@ class ActorCritic(nn.Module):
             carry, x = self.remember(carry, x, start)
             x = nn.leaky_relu(self.norm(x))
         normalized, popart = self.value(x), self.popart.value
-        return carry, Output(self.policy(x), normalized, popart.scale * normalized + popart.mean)
+        values = popart.scale[None, None] * normalized + popart.mean[None, None]
+        return carry, Output(self.policy(x), normalized, values)
 
 
 def initial_carry(network: ActorCritic, batch: int) -> Any:
@@ -448,11 +449,11 @@ def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> 
     mean' = mean + step (m - mean), variance' = (1 - step) (variance + step (m - mean)^2) + step v.
     """
     played = jax.nn.one_hot(task, len(popart.mean))  # [B, N]
-    share = played / jnp.maximum(played.sum(axis=0), 1)
+    share = played / jnp.maximum(played.sum(axis=0, keepdims=True), 1)
     present = played.any(axis=0)
     step = present * jnp.maximum(beta, 1 / (popart.updates + 1))
     mean = (target.mean(axis=0)[:, None] * share).sum(axis=0)
-    variance = (jnp.square(target - mean[task]).mean(axis=0)[:, None] * share).sum(axis=0)
+    variance = (jnp.square(target - mean[task][None]).mean(axis=0)[:, None] * share).sum(axis=0)
     moved = mean - popart.mean
     return PopArt(
         mean=popart.mean + step * moved,
@@ -463,12 +464,13 @@ def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> 
 
 def in_new_units(normalized: jax.Array, old: PopArt, new: PopArt) -> jax.Array:
     """Normalised values [..., N] of the same values under new statistics; unchanged for a task that was absent."""
-    return normalized * (old.scale / new.scale) + (old.mean - new.mean) / new.scale
+    factor, shift = old.scale / new.scale, (old.mean - new.mean) / new.scale
+    return normalized * jnp.broadcast_to(factor, normalized.shape) + jnp.broadcast_to(shift, normalized.shape)
 
 
 def preserved(head: dict, old: PopArt, new: PopArt) -> dict:
     """The value head, kernel [H, N] and bias [N], rescaled so that all values stay what they were."""
-    return {"kernel": head["kernel"] * (old.scale / new.scale), "bias": in_new_units(head["bias"], old, new)}
+    return {"kernel": head["kernel"] * (old.scale / new.scale)[None], "bias": in_new_units(head["bias"], old, new)}
 
 
 def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition", task: jax.Array):
@@ -483,10 +485,10 @@ def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition",
     rho = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
     target, advantage = vtrace(args, rho, batch, values[:-1], values[-1])
     new = adapted(popart, target, task, args.popart_beta) if args.value_normalization == "popart" else popart
-    scale = new.scale[task]  # [B]
+    mean, scale = new.mean[task][None], new.scale[task][None]  # [1, B]
     policy_loss = -(advantage / scale * log_prob).mean()
     normalized = of_task(in_new_units(output.normalized, popart, new), task)[:-1]
-    value_loss = 0.5 * jnp.square(normalized - (target - new.mean[task]) / scale).mean()
+    value_loss = 0.5 * jnp.square(normalized - (target - mean) / scale).mean()
     entropy = distribution.entropy().mean()
     learned = {
         "policy_loss": policy_loss,
@@ -700,7 +702,8 @@ def make_train(args: Args):
             grads, (learned, new) = jax.grad(loss, has_aux=True)(weights, popart, carry, *batch, batch_task)
             # the rescaled head learns, so by the gradient with respect to it
             weights = weights | {"value": preserved(weights["value"], popart, new)}
-            grads = grads | {"value": jax.tree.map(lambda x: x * (new.scale / popart.scale), grads["value"])}
+            rescaled = lambda x: x * jnp.broadcast_to(new.scale / popart.scale, x.shape)  # noqa: E731
+            grads = grads | {"value": jax.tree.map(rescaled, grads["value"])}
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             learned |= {"grad_norm": optax.tree.norm(grads), "gradient_steps": jnp.float32(1)}

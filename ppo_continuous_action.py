@@ -160,7 +160,7 @@ class ActorCritic(nn.Module):
         x = obs.reshape(*obs.shape[:2], -1).astype(jnp.float32)
         moments = self.variable("moments", "obs", Moments.fresh, x.shape[2:]).value
         if self.args.norm_obs:
-            x = jnp.clip((x - moments.mean) / jnp.sqrt(moments.var + 1e-8), -10, 10)
+            x = jnp.clip((x - moments.mean[None, None]) / jnp.sqrt(moments.var[None, None] + 1e-8), -10, 10)
         mean = Tower(self.args, self.num_actions, scale=0.01, name="actor")(x)
         value = Tower(self.args, 1, scale=1.0, name="critic")(x)[..., 0]
         return Output(mean, self.param("log_std", nn.initializers.zeros, (self.num_actions,), jnp.float32), value)
@@ -327,7 +327,7 @@ def make_actor(args: Args):
         key, action_key, step_key = jax.random.split(actor.key, 3)
         output = read(params, actor.obs)
         action = choose(action_key, output, policy, low.reshape(-1), high.reshape(-1))  # [E, A]
-        played = jnp.clip(action.reshape(-1, *actions.shape), low, high)
+        played = jnp.clip(action.reshape(-1, *actions.shape), low[None], high[None])
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, played)
         done = terminated | truncated
         transition = Transition(

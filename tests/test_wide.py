@@ -1,4 +1,4 @@
-"""With 64-bit types enabled (and, for the games, without rank promotion) everything keeps its types."""
+"""With 64-bit types enabled and without rank promotion everything keeps its types."""
 
 import json
 import os
@@ -13,9 +13,10 @@ from scripts import ALL
 ROOT = Path(__file__).parents[1]
 
 
-def answers(*words, **settings):
+def answers(*words):
     line = [sys.executable, str(ROOT / "tests/wide.py"), *words]
-    env = os.environ | {"JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)} | settings
+    settings = {"JAX_ENABLE_X64": "1", "JAX_NUMPY_RANK_PROMOTION": "raise"}
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | settings
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -23,7 +24,7 @@ def answers(*words, **settings):
 
 @pytest.fixture(scope="module")
 def games():
-    return answers("games", JAX_NUMPY_RANK_PROMOTION="raise")
+    return answers("games")
 
 
 @pytest.mark.parametrize("game_id", IDS)  # not env_id, by which conftest.py groups: all ids share one process

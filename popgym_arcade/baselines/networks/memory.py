@@ -7,7 +7,6 @@ A cell of your own is a memax `GRAS` and an entry in the table of your script:
 Shapes: T steps, B sequences, F input features, H hidden units; time first.
 """
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,7 @@ from memax.equinox.semigroups.s6 import S6Semigroup
 
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.errors import UserError, one_line
+from popgym_arcade.baselines.jax_defaults import jax_defaults
 from popgym_arcade.baselines.networks.memax_fixes import PSpherical, Spherical, Stack
 
 
@@ -95,13 +95,6 @@ def build_memory(
     models = [one_layer(layer_key) for layer_key in jax.random.split(key, num_layers)]
     parts = [model.layers[0] for model in models], [model.ff[0] for model in models]
     return eqx.tree_at(lambda model: (model.layers, model.ff), models[0], parts)
-
-
-@contextlib.contextmanager
-def jax_defaults():
-    """memax and equinox are written for JAX's defaults: 32 bits, and arrays of any rank together."""
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @functools.lru_cache
