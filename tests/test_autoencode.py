@@ -15,6 +15,7 @@ from harness import (
     frames,
     ids_of,
     make,
+    only_usually,
     play_games,
     resets,
     same_pictures,
@@ -230,7 +231,7 @@ def test_suits_can_be_told_apart(obs_size):
 
 
 @pytest.mark.parametrize("obs_size", SIZES)
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", only_usually(IDS[:1], IDS))
 def test_everything_can_be_read_from_the_pixels(env_id, obs_size):
     """The card shown, the selection, all cards before and the mark are where the layout says, and nothing else is."""
     n = cards_of(env_id)

@@ -138,6 +138,7 @@ def test_tensorboard_holds_the_promised_curves(run):
     assert [point.step for point in curves["losses/grad_norm"]] == [64, 128, 192, 256]
 
 
+@pytest.mark.parametrize("run", usually("pqn_mlp", "ppo_rnn", "dqn_rnn", "impala_popart"), indirect=True)
 def test_a_run_is_one_program_and_resumes_from_its_checkpoints(run):
     """Eight updates in a row, and four from the checkpoint in the middle, end where the run with its pauses did."""
     name, folder = run

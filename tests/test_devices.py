@@ -39,7 +39,7 @@ def assert_same_learning(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", usually("pqn_mlp", "dqn_mlp"))
+@pytest.mark.parametrize("name", usually("pqn_mlp"))
 def test_one_two_and_eight_devices_learn_the_same(name):
     one, two, eight = on_devices(name, num_envs=16)
     assert one["envs"] == ["P('envs',)"] == eight["envs"]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from harness import (
     EASY_IDS,
+    EASY_USUALLY,
     IDS,
     TWINS,
-    at_first_or_easy,
     colors_of,
     expert_games,
     expert_play,
@@ -240,7 +240,8 @@ def test_there_are_five_actions(env_id):
         assert env.num_actions == 5 and env.action_space(params).n == 5
 
 
-@pytest.mark.parametrize(("env_id", "obs_size"), at_first_or_easy([128, 256]))
+@pytest.mark.parametrize("obs_size", [128, 256])
+@pytest.mark.parametrize("env_id", EASY_USUALLY)
 def test_sprites_are_composed_of_their_own_colours(env_id, obs_size):
     """No colour that the specification does not name. (There: sprites are merged by pixelwise minimum or maximum.)"""
     family, level = facts(env_id)

@@ -440,7 +440,7 @@ def late(name):
     return small(name, total_timesteps=512, **flags)
 
 
-@pytest.mark.parametrize("name", DQN)
+@pytest.mark.parametrize("name", usually("dqn_mlp", of=DQN))
 def test_nothing_is_learned_before_the_buffer_holds_enough(name):
     args = late(name)
     before = trained(name, args, 0)[0]

@@ -535,6 +535,7 @@ def test_several_tasks_with_memory_lag_and_popart_resume_bit_equal(tmp_path):
     assert_equal(train_chunk(again, jnp.int32(3))[0], trained("impala_popart", args, 5)[0])
 
 
+@pytest.mark.thorough
 def test_several_tasks_in_several_seeds_equal_each_alone():
     args = small("impala_popart", num_seeds=2, seed=3, **EVERYTHING)
     state, metrics = trained("impala_popart", args, 3)

@@ -8,7 +8,7 @@ from scripts import usually
 
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory, MinGRU
 
-COMMON = "MinGRU MLP GRU LRU FFM DeltaNet Attention Stack".split()
+COMMON = "MinGRU MLP GRU LRU Attention".split()
 
 
 @pytest.mark.parametrize("name", usually(*COMMON, of=MEMORIES))

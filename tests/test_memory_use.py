@@ -41,6 +41,7 @@ def test_the_prediction_is_within_a_quarter(name):
     assert sum(needed.values()) == pytest.approx(measured(name, args), rel=0.25)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_reading_in_pieces_takes_less_memory_as_predicted():
     args = arcade("pqn_rnn", **LARGE["pqn_rnn"])

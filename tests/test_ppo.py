@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from scripts import fresh_params, learned_return, programs, script, small
+from scripts import fresh_params, learned_return, programs, script, small, usually
 
 import ppo_mlp
 import ppo_rnn
@@ -190,7 +190,7 @@ def test_the_first_policy_is_nearly_uniform():
     np.testing.assert_allclose(probabilities, 0.5, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["ppo_rnn", "pqn_rnn"])
+@pytest.mark.parametrize("name", usually("ppo_rnn", of=("ppo_rnn", "pqn_rnn")))
 def test_recurrent_minibatches_give_the_gradient_of_the_whole_batch(name):
     """Whole sequences with their stored memory: the mean over minibatches is the gradient over all environments."""
     module, args = script(name), small(name, num_minibatches=1, **({"norm_adv": False} if name == "ppo_rnn" else {}))
