@@ -202,16 +202,20 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
 
 def _level_key(key: jax.Array, params: ArcadeParams) -> jax.Array:
     """The key that the first state of a level drawn with `key` is made from; `key` itself where there are no levels."""
-    # Clones tell the checker of key reuse that either the key or the level made of it is used, never both.
-    draw = jax.random.bits(jax.random.fold_in(jax.random.clone(key), 1))
     num_levels, start_level = (jnp.asarray(x, jnp.uint32) for x in (params.num_levels, params.start_level))
-    level = start_level + draw % jnp.maximum(num_levels, 1)  # uneven by less than num_levels / 2^32
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        zeros = jnp.zeros_like(jax.random.key_data(jax.random.clone(key)))
-        origin = jax.random.wrap_key_data(zeros, impl=jax.random.key_impl(key))
-    else:
-        origin = jnp.zeros_like(key)
-    return jax.random.clone(jnp.where(num_levels > 0, jax.random.fold_in(origin, level), key))
+
+    def of_level(key):
+        draw = jax.random.bits(jax.random.fold_in(key, 1))
+        level = start_level + draw % jnp.maximum(num_levels, 1)  # uneven by less than num_levels / 2^32
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            zeros = jnp.zeros_like(jax.random.key_data(jax.random.clone(key)))
+            origin = jax.random.wrap_key_data(zeros, impl=jax.random.key_impl(key))
+        else:
+            origin = jnp.zeros_like(key)
+        return jax.random.fold_in(origin, level)
+
+    # Parameters that all environments share leave this a branch, so that nothing is computed where there are no levels.
+    return jax.lax.cond(num_levels > 0, of_level, lambda key: key, key)
 
 
 def _strong(state: ArcadeState) -> ArcadeState:
