@@ -1,6 +1,7 @@
 """Levels: first states that can be restricted and told apart, in the games, in training and in evaluation."""
 
 import csv
+import dataclasses
 import functools
 import hashlib
 import json
@@ -14,9 +15,12 @@ import pytest
 from families import chances
 from harness import EASY_USUALLY, IDS
 from scripts import script, small
+from untrained_agents import untrained
 
 import evaluate
 import popgym_arcade
+from benchmark import levels
+from popgym_arcade.analysis.agents import load_agent
 from popgym_arcade.baselines.errors import UserError
 
 COUNT = 64
@@ -139,3 +143,56 @@ def test_training_on_some_levels_and_evaluation_on_others(tmp_path):
 
 def test_every_id_has_levels():
     assert all(hasattr(gymnax.make(env_id)[1], "num_levels") for env_id in IDS)
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory):
+    """Runs of one untrained agent on one level and, with two seeds, on all."""
+    folder = tmp_path_factory.mktemp("agents")
+    few = untrained("pqn_mlp", folder / "few", env_id="CartPoleEasy", env_params=("num_levels=1",))
+    return few, untrained("pqn_mlp", folder / "all", env_id="CartPoleEasy", num_seeds=2, seed=7)
+
+
+def test_the_gap_is_measured_on_the_levels_of_the_training_and_on_unseen_ones(agents, tmp_path, monkeypatch):
+    asked = []
+
+    def play(agent, seed):
+        asked.append((agent.name, agent.args.env_params, agent.args.eval_episodes, seed))
+        value = 0.25 if levels.UNSEEN[0] in agent.args.env_params else 0.5
+        returns = np.full((agent.args.num_seeds, 4), value)
+        return evaluate.Episodes(agent, "greedy", returns, returns, 1.0)
+
+    monkeypatch.setattr(evaluate, "play", play)
+    out = levels.main(levels.Args(runs=tuple(map(str, agents)), out=str(tmp_path / "out"), episodes=4, seed=5))
+    few, every = (load_agent(run).name for run in agents)
+    assert asked == [
+        (few, ("num_levels=1",), 4, 5),
+        (few, levels.UNSEEN, 4, 5),
+        (every, (), 4, 5),
+        (every, levels.UNSEEN, 4, 5),
+    ]
+    rows = rows_of(out / "levels.csv")
+    found = [(row["num_levels"], row["seed"], row["levels"]) for row in rows]
+    assert found == [
+        *(("1", "0", kind) for kind in levels.KINDS),
+        *(("0", seed, kind) for kind in levels.KINDS for seed in ("7", "8")),
+    ]
+    low, high = levels.bounds("CartPoleEasy")
+    for row in rows:
+        assert float(row["normalized"]) == pytest.approx((float(row["return_mean"]) - low) / (high - low), abs=2e-4)
+    lines = (out / "levels.md").read_text().splitlines()[2:]
+    assert [line.split(" | ")[1:3] for line in lines] == [["1", "1"], ["all", "2"]]
+    gap = f"{0.25 / (high - low):.3f}"
+    assert all(line.endswith(f"| {gap} ({gap} to {gap}) |") for line in lines)
+    assert (out / "levels.png").stat().st_size > 1000
+
+
+def test_levels_that_are_not_unseen_and_ids_without_bounds_are_refused(agents, tmp_path):
+    agent = load_agent(agents[0])
+    late = dataclasses.replace(agent.saved, env_params=("num_levels=10", "start_level=999995"))
+    with pytest.raises(UserError, match="trained on levels from 1,000,000 on"):
+        levels.num_levels(dataclasses.replace(agent, saved=late))
+    run = untrained("pqn_mlp", tmp_path / "runs")
+    with pytest.raises(UserError, match="CartPole-v1: levels are those of the ids of popgym_arcade"):
+        levels.main(levels.Args(runs=(str(run),), out=str(tmp_path / "out")))
+    assert not (tmp_path / "out").exists()
