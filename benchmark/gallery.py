@@ -331,7 +331,7 @@ def main(args: Args) -> None:
     folder = Path(args.out) / "games"
     folder.mkdir(parents=True, exist_ok=True)
     sheet(moments, args.zoom).save(f"{args.out}/games.png", optimize=True)
-    pictures = [sheet({name: film[:, i] for name, film in films.items()}, zoom=1) for i in range(args.film_steps)]
+    pictures = [sheet({family: shots[:, i] for family, shots in films.items()}, zoom=1) for i in range(args.film_steps)]
     later = {"save_all": True, "append_images": pictures[1:], "duration": 1000 // args.fps, "loop": 0}
     pictures[0].save(f"{args.out}/games.gif", **later)
     for family, twins in moments.items():

@@ -41,6 +41,12 @@ class Args(AnalysisArgs):
     """seed of the episodes"""
 
 
+def check(agent: Agent) -> None:
+    """Raises UserError for an agent whose returns cannot be compared."""
+    num_levels(agent)
+    bounds(agent.args.env_id)
+
+
 def num_levels(agent: Agent) -> int:
     """How many levels the agent was trained on; 0: all. Raises UserError if UNSEEN has some of them."""
     given = dict(change.split("=") for change in agent.saved.env_params)
@@ -122,7 +128,7 @@ def main(args: Args) -> Path:
     args = args.checked()
     agents = [load_agent(folder) for folder in find_runs(args.runs)]
     for agent in agents:
-        num_levels(agent), bounds(agent.args.env_id)
+        check(agent)
     with new_folder(args) as out:
         rows = [row for agent in agents for row in rows_of(agent, args)]
         write_csv(out / "levels.csv", COLUMNS, rows)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.analysis.tables import markdown, write_csv
+from popgym_arcade.analysis.tables import markdown, write_table
 from popgym_arcade.baselines.limits import PathName
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -62,10 +62,7 @@ def table(rows: list[dict]) -> str:
 
 def main(args: Args) -> None:
     rows = [row(env_id) for env_id in IDS]
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    write_csv(Path(f"{args.out}.csv"), COLUMNS, rows)
-    Path(f"{args.out}.md").write_text(table(rows))
-    print(table(rows), end="")
+    write_table(args.out, COLUMNS, rows, table(rows))
 
 
 if __name__ == "__main__":

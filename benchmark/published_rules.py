@@ -2,12 +2,12 @@
 
     python benchmark/published_rules.py --episodes 10000
 
-Writes OUT.csv and OUT.md (the table) and prints the table. Both games have the same seeds, and are the same until the
-rule makes a difference. So the standard error of the difference is that of pairs. The random player's returns under our
-rules are those of random_policy.py. Rules that change only the picture or a flag are left out: returns are equal.
+Writes OUT.csv and OUT.md (the table) and prints the table. Both games have the same seeds and stay the same until the
+rule makes a difference, so the standard error of the difference is taken over pairs of episodes. The random player's
+returns under our rules are those of random_policy.py. Rules that change only the picture or a flag are left out,
+because returns are equal.
 """
 
-import difflib
 import functools
 import sys
 from collections.abc import Callable
@@ -20,10 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-import popgym_arcade
 from popgym_arcade import environments
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.analysis.tables import markdown, write_csv
+from popgym_arcade.analysis.tables import markdown, write_table
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits
 from popgym_arcade.environments import breakout
@@ -32,11 +31,13 @@ from popgym_arcade.environments.cartpole import THETA_LIMIT, X_LIMIT
 from popgym_arcade.environments.navigator import NUM_TNT
 from popgym_arcade.environments.tetris import COVERED, GOAL, PIECES, TetrisState
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from families.tetris import greedy  # noqa: E402  (the tests are not a package)
 from harness import expert_games, resets  # noqa: E402
 
-CHUNK = 2_000  # episodes played side by side, as in random_policy.py
+from benchmark.random_policy import CHUNK, check_ids, play_to_the_end  # noqa: E402
+
 LEVELS = "Easy", "Medium", "Hard"
 FIGURES = ("here_mean", "here_error", "there_mean", "there_error", "difference", "difference_error", "share_changed")
 COLUMNS = ("env_id", "published_rule", "player", "episodes", *FIGURES)
@@ -434,20 +435,8 @@ def play(
     @jax.jit
     def finish(key, state, limits):
         each = jax.vmap(lambda limit: params.replace(max_steps_in_episode=limit))(limits)
-
-        def step(now):
-            state, key, value, length, over = now
-            key, action_key, step_key = jax.random.split(key, 3)
-            actions = player.act(env, state, plans, action_key)
-            keys = jax.random.split(step_key, size)
-            _, state, reward, terminated, _ = jax.vmap(env.step_env)(keys, state, actions, each)
-            done = terminated | env.is_truncated(state, each)
-            return state, key, value + jnp.where(over, 0, reward), length + ~over, over | done
-
         key, _ = jax.random.split(key)
-        begin = state, key, jnp.zeros(size), jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)
-        _, _, value, length, _ = jax.lax.while_loop(lambda now: ~now[-1].all(), step, begin)
-        return value, length
+        return play_to_the_end(env, each, state, key, lambda state, key: player.act(env, state, plans, key))
 
     if limits is None:
         limits = np.full(episodes, env.max_steps, np.int32)
@@ -464,7 +453,7 @@ def play_ours(env_id: str, player: Player, episodes: int, seed: int) -> tuple[np
 
 
 def row(rule: Rule, env_id: str, player: Player, args: Args) -> dict[str, Any]:
-    """The figures of both rules: means, standard errors, and the share of episodes whose return is another."""
+    """The figures of both rules: means, standard errors, and the share of episodes whose return differs."""
     here, lengths = play_ours(env_id, player._replace(name="ours", to_the_limit=False), args.episodes, args.seed)
     limits = lengths if player.to_the_limit else None
     there, _ = play(env_id, rule.published, player, args.episodes, args.seed, limits)
@@ -492,11 +481,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main(args: Args) -> None:
     check_limits(args)
+    check_ids(args.env_ids)
     changed = {env_id for rule in RULES for env_id in rule.env_ids}
     for env_id in args.env_ids:
-        if env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS:
-            close = ", ".join(difflib.get_close_matches(env_id, popgym_arcade.REGISTERED_ENVIRONMENTS))
-            raise UserError(f"--env-ids {env_id} is unknown: the closest are {close}")
         if env_id not in changed:
             raise UserError(f"--env-ids {env_id}: no published rule here changes its returns")
     rows = []
@@ -505,10 +492,7 @@ def main(args: Args) -> None:
             for player in rule.players if env_id in (args.env_ids or changed) else ():
                 rows.append(row(rule, env_id, player, args))
                 print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    write_csv(Path(f"{args.out}.csv"), COLUMNS, rows)
-    Path(f"{args.out}.md").write_text(table(rows))
-    print(table(rows), end="")
+    write_table(args.out, COLUMNS, rows, table(rows))
 
 
 if __name__ == "__main__":

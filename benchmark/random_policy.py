@@ -5,9 +5,10 @@
 Writes OUT.csv and OUT.md (the table) and prints the table. Nothing is drawn, so both twins share a row.
 """
 
-import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from difflib import get_close_matches
+from typing import Any
 
 import gymnax
 import jax
@@ -16,9 +17,10 @@ import numpy as np
 
 import popgym_arcade
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.analysis.tables import markdown, write_csv
+from popgym_arcade.analysis.tables import markdown, write_table
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits
+from popgym_arcade.environments.arcade import ArcadeEnvironment
 
 CHUNK = 2_000  # episodes played side by side
 COLUMNS = ("env_id", "episodes", "return_mean", "return_standard_error", "return_min", "return_max", "length_mean")
@@ -36,28 +38,46 @@ class Args:
     """path of the files to write, without their endings"""
 
 
+def check_ids(env_ids: tuple[str, ...]) -> None:
+    """Raises UserError for an unknown id, with those that are spelled alike."""
+    known = popgym_arcade.REGISTERED_ENVIRONMENTS
+    for env_id in env_ids:
+        if env_id not in known:
+            raise UserError(
+                f"--env-ids {env_id} is unknown: the closest are {', '.join(get_close_matches(env_id, known))}"
+            )
+
+
+def play_to_the_end(env: ArcadeEnvironment, params: Any, state: Any, key: jax.Array, act: Callable) -> tuple:
+    """Undiscounted returns float32[n] and lengths int32[n] of the episodes that begin in n states, under jit.
+
+    `params` and `state` have a leading axis of n; act(state, key) gives actions int32[n].
+    """
+    n = len(state.time)
+
+    def step(now):
+        state, key, value, length, over = now
+        key, action_key, step_key = jax.random.split(key, 3)
+        actions = act(state, action_key)
+        _, state, reward, terminated, _ = jax.vmap(env.step_env)(jax.random.split(step_key, n), state, actions, params)
+        done = terminated | env.is_truncated(state, params)
+        return state, key, value + jnp.where(over, 0, reward), length + ~over, over | done
+
+    begin = state, key, jnp.zeros(n), jnp.zeros(n, jnp.int32), jnp.zeros(n, bool)
+    _, _, value, length, _ = jax.lax.while_loop(lambda now: ~now[-1].all(), step, begin)
+    return value, length
+
+
 def play(env_id: str, episodes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Undiscounted returns float32 and lengths int32 of complete episodes, [episodes]."""
     env, params = gymnax.make(env_id)
+    act = lambda state, key: jax.random.randint(key, state.time.shape, 0, env.num_actions)  # noqa: E731
 
     @jax.jit
     def chunk(key):
         key, reset_key = jax.random.split(key)
         _, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, CHUNK), params)
-
-        def step(now):
-            state, key, value, length, over = now
-            key, action_key, step_key = jax.random.split(key, 3)
-            actions = jax.random.randint(action_key, (CHUNK,), 0, env.num_actions)
-            _, state, reward, terminated, _ = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))(
-                jax.random.split(step_key, CHUNK), state, actions, params
-            )
-            done = terminated | env.is_truncated(state, params)
-            return state, key, value + jnp.where(over, 0, reward), length + ~over, over | done
-
-        begin = state, key, jnp.zeros(CHUNK), jnp.zeros(CHUNK, jnp.int32), jnp.zeros(CHUNK, bool)
-        _, _, value, length, _ = jax.lax.while_loop(lambda now: ~now[-1].all(), step, begin)
-        return value, length
+        return play_to_the_end(env, jax.tree.map(lambda x: jnp.full(CHUNK, x), params), state, key, act)
 
     keys = jax.random.split(jax.random.key(seed), -(-episodes // CHUNK))
     values, lengths = zip(*(chunk(key) for key in keys), strict=True)
@@ -83,19 +103,12 @@ def table(rows: list[dict]) -> str:
 
 def main(args: Args) -> None:
     check_limits(args)
-    known = popgym_arcade.REGISTERED_ENVIRONMENTS
-    for env_id in args.env_ids:
-        if env_id not in known:
-            close = ", ".join(difflib.get_close_matches(env_id, known))
-            raise UserError(f"--env-ids {env_id} is unknown: the closest are {close}")
+    check_ids(args.env_ids)
     rows = []
-    for env_id in args.env_ids or known:
+    for env_id in args.env_ids or popgym_arcade.REGISTERED_ENVIRONMENTS:
         rows.append(row(env_id, args))
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    write_csv(Path(f"{args.out}.csv"), COLUMNS, rows)
-    Path(f"{args.out}.md").write_text(table(rows))
-    print(table(rows), end="")
+    write_table(args.out, COLUMNS, rows, table(rows))
 
 
 if __name__ == "__main__":

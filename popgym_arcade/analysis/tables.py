@@ -21,6 +21,14 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def write_table(out: str, columns: Iterable[str], rows: Iterable[dict], text: str) -> None:
+    """`out`.csv with the rows and `out`.md with the table `text`, in a folder that is made if need be; prints the table."""
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    write_csv(Path(f"{out}.csv"), columns, rows)
+    Path(f"{out}.md").write_text(text, encoding="utf-8")
+    print(text, end="")
+
+
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table, without the columns that are empty in every line."""
     kept = [i for i in range(len(head)) if any(line[i] for line in lines)]
