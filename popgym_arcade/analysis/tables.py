@@ -22,7 +22,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def write_table(out: str, columns: Iterable[str], rows: Iterable[dict], text: str) -> None:
-    """`out`.csv with the rows and `out`.md with the table `text`, in a folder that is made if need be; prints the table."""
+    """Writes the rows to `out`.csv and the table `text` to `out`.md, creates their folder, and prints the table."""
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     write_csv(Path(f"{out}.csv"), columns, rows)
     Path(f"{out}.md").write_text(text, encoding="utf-8")
