@@ -108,9 +108,9 @@ SCENES = {
         labels={
             "a new card: one more of these": (20, 10),
             "score: right answers": (42, 8),
-            "the answer: up and down turn it, fire gives it": (94, 21),
+            "the answer: up and down turn it, fire gives it": (87, 8),
             "how many of these?": (121, 40),
-            "cards dealt so far": (113, 28),
+            "cards dealt so far": (41, 32),
         },
     ),
     "MineSweeper": Scene(
@@ -150,12 +150,12 @@ SCENES = {
         player="pushes one way",
     ),
     "Skittles": Scene(
-        goal="Dodge what comes down the lane.",
-        hidden="about half of what comes down, chosen anew in each step",
+        goal="Dodge the falling balls.",
+        hidden="about half of the balls, chosen anew in each step",
         step=39,
         labels={
             "score: steps survived": (86, 8),
-            "comes down by a row in each step": (0, 255, 0),
+            "balls fall by a row in each step": (0, 255, 0),
             "player": (255, 255, 255),
         },
     ),
@@ -321,6 +321,13 @@ def badge(draw: ImageDraw.ImageDraw, at: tuple[float, float], number: int) -> No
     draw.text((x, y), str(number), fill="white", font=font(13), anchor="mm")
 
 
+def in_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
+    """The pictures in the same 256 colours, undithered: a GIF then stores only what changes from one to the next."""
+    together = Image.fromarray(np.concatenate([np.asarray(picture) for picture in pictures]))
+    palette = together.quantize(256)
+    return [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+
+
 def main(args: Args) -> None:
     known = [env_id.removesuffix("Easy") for env_id in EASY_IDS]
     families = args.families or known
@@ -332,8 +339,8 @@ def main(args: Args) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     sheet(moments, args.zoom).save(f"{args.out}/games.png", optimize=True)
     pictures = [sheet({family: shots[:, i] for family, shots in films.items()}, zoom=1) for i in range(args.film_steps)]
-    later = {"save_all": True, "append_images": pictures[1:], "duration": 1000 // args.fps, "loop": 0}
-    pictures[0].save(f"{args.out}/games.gif", **later)
+    first, *later = in_one_palette(pictures)
+    first.save(f"{args.out}/games.gif", save_all=True, append_images=later, duration=1000 // args.fps, loop=0)
     for family, twins in moments.items():
         explained(family, twins, args.zoom).save(folder / f"{family}.png", optimize=True)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from families import chances
 from families.base import DOWN, FIRE, LEFT, RIGHT, UP
-from families.skittles import BLACK, COLORS, LANES, NAME, SCORE, WHITE, fair_coins
+from families.skittles import BLACK, COLLAR, COLORS, LANE, LANES, NAME, SCORE, WHITE, fair_coins
 from harness import TWINS, colors_of, facts, frames, ids_of, make, random_play, resets, split_id, states_met, step, take
 
 IDS = ids_of("Skittles")
@@ -20,11 +20,11 @@ def lane(env_id):
     return LANES[split_id(env_id)[1]]
 
 
-def field(env_id, x, blocks, time=20):
-    """States with the agent in these columns and blocks at these (row, column), one list per state."""
+def field(env_id, x, balls, time=20):
+    """States with the agent in these columns and balls at these (row, column), one list per state."""
     count = len(x)
     enemies = np.zeros((count, 10, 10), bool)
-    for i, cells in enumerate(blocks):
+    for i, cells in enumerate(balls):
         for cell in cells:
             enemies[i][cell] = True
     return take(resets(env_id, 1), np.zeros(count, int)).replace(
@@ -36,7 +36,7 @@ def field(env_id, x, blocks, time=20):
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_all_rows_fall_and_one_block_enters(env_id):
+def test_all_rows_fall_and_one_ball_enters(env_id):
     """The part of a step that the slow model leaves out, because the new row is drawn."""
     first, width = lane(env_id)
     played = random_play(env_id)
@@ -84,11 +84,11 @@ def test_the_mask_is_drawn_at_every_step(env_id):
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_a_block_hits_where_it_was_and_where_it_comes_to_be(env_id):
+def test_a_ball_hits_where_it_was_and_where_it_comes_to_be(env_id):
     """Both hits, both near misses, for every move; the fatal step pays as well."""
     first, _ = lane(env_id)
     x = first + 2
-    cases = [  # action, block, hit
+    cases = [  # action, ball, hit
         *[(action, (9, x), False) for action in (LEFT, RIGHT)],  # (the agent was on it, and is gone in time)
         *[(action, (9, x), True) for action in (UP, DOWN, FIRE)],
         (LEFT, (9, x - 1), True),
@@ -102,8 +102,8 @@ def test_a_block_hits_where_it_was_and_where_it_comes_to_be(env_id):
         *[(action, (7, x), False) for action in range(5)],
         (RIGHT, (7, x + 1), False),
     ]
-    actions, blocks, hits = zip(*cases, strict=True)
-    result = step(env_id, field(env_id, [x] * len(cases), [[block] for block in blocks]), actions, seeds=3)
+    actions, balls, hits = zip(*cases, strict=True)
+    result = step(env_id, field(env_id, [x] * len(cases), [[ball] for ball in balls]), actions, seeds=3)
     np.testing.assert_array_equal(result.terminated, hits)
     np.testing.assert_allclose(result.reward, 0.01)
     np.testing.assert_array_equal(result.final_state.x, x + np.array([(a == RIGHT) - (a == LEFT) for a in actions]))
@@ -121,7 +121,7 @@ def test_the_lane_has_walls(env_id):
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_no_block_is_down_before_the_tenth_step(env_id):
+def test_no_ball_is_down_before_the_tenth_step(env_id):
     played = random_play(env_id)
     assert played.final_state.time[played.terminated].min() == 10
 
@@ -147,7 +147,7 @@ def test_terminated_is_a_bool(env_id):
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_arrays_are_indexed_row_first(env_id):
-    """A block in the row above the agent's, enemies[8, x], comes down on it. (There: [x, y].)"""
+    """A ball in the row above the agent's, enemies[8, x], comes down on it. (There: [x, y].)"""
     x = 5
     result = step(env_id, field(env_id, [x, x], [[(8, x)], [(x, 8)]]), FIRE)
     np.testing.assert_array_equal(result.terminated, [True, False])
@@ -174,11 +174,12 @@ def cell_of(picture, row, column):
 @pytest.mark.parametrize("obs_size", SIZES)
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_field_can_be_read_from_the_pixels(env_id, obs_size, twin):
-    """Cell by cell: a block fills its cell in its row's colour, the agent is a white shape that leaves the ground to be
-    seen; nothing is between or around the cells. The partial frame shows the blocks of the mask alone."""
+    """Cell by cell: a ball in its row's colour, and the agent, a white shape that leaves the ground to be seen; nothing
+    is between the cells or outside the lane. The partial frame shows the balls of the mask alone."""
+    first, width = lane(env_id)
     states = states_met(env_id, 50)
     states = states.replace(time=np.maximum(states.time, 1))
-    # some agents on a block
+    # some agents on a ball
     enemies = states.enemies.copy()
     enemies[::5, 9, :] = np.arange(10) == states.x[::5, None]
     states = states.replace(enemies=enemies)
@@ -191,20 +192,28 @@ def test_the_field_can_be_read_from_the_pixels(env_id, obs_size, twin):
                 cell = cell_of(picture, row, column)
                 agent = row == 9 and column == states.x[i]
                 # the row that entered with the first step is red
-                color = COLORS[(states.time[i] - row - 1) % 7] if seen[i, row, column] else BLACK
-                assert colors_of(cell) == ({WHITE, color} if agent else {color}), (row, column)
+                ball = {COLORS[(states.time[i] - row - 1) % 7]} if seen[i, row, column] else set()
+                ground = LANE if first <= column < first + width else BLACK
+                assert colors_of(cell) == {ground} | ball | ({WHITE, COLLAR} if agent else set()), (row, column)
                 if agent:
                     share = (cell == WHITE).all(-1).mean()
                     assert 0.25 < share < 0.75, "the agent or what it stands on is hard to see"
-                cell_of(rest, row, column)[:] = 0
+                cell_of(rest, row, column)[:] = ground
         x0, y0, x1, y1 = SCORE_BOX[obs_size]
         rest[y0:y1, x0:x1] = 0
-        assert colors_of(rest[: NAME_TOP[obs_size]]) == {BLACK}
+        on_lane = np.zeros(rest.shape[:2], bool)
+        board, size = BOARD[obs_size]
+        top = (obs_size - board) // 2
+        left, right = (top + column * (size + 2) for column in (first, first + width))
+        on_lane[top : top + board, left : right + 2] = True
+        assert colors_of(rest[on_lane][None]) == {LANE}
+        on_lane[NAME_TOP[obs_size] :] = True
+        assert colors_of(rest[~on_lane][None]) == {BLACK}
         assert colors_of(rest[NAME_TOP[obs_size] :]) == {BLACK, NAME}
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_a_row_of_blocks_keeps_its_colour_and_the_next_has_another(env_id):
+def test_a_row_of_balls_keeps_its_colour_and_the_next_has_another(env_id):
     """Followed down the field in a played episode: seven colours in turn."""
     state = take(resets(env_id, 1, seed=4), [0])
     shown = {}
@@ -213,7 +222,7 @@ def test_a_row_of_blocks_keeps_its_colour_and_the_next_has_another(env_id):
         state = result.final_state
         picture = frames(env_id, state)[0]
         for row in range(min(turn, 9)):  # (the agent is in row 9)
-            colors = set.union(*[colors_of(cell_of(picture, row, column)) for column in range(10)]) - {BLACK}
+            colors = set.union(*[colors_of(cell_of(picture, row, column)) for column in range(10)]) - {BLACK, LANE}
             assert len(colors) == 1
             shown.setdefault(turn - row, set()).update(colors)
     assert all(len(colors) == 1 for colors in shown.values()), "a row changed its colour"

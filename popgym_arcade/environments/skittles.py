@@ -1,4 +1,4 @@
-"""Skittles: dodge the falling blocks."""
+"""Skittles: dodge the falling balls."""
 
 import jax
 import jax.numpy as jnp
@@ -7,15 +7,24 @@ from flax import struct
 from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import LEFT, RIGHT, ArcadeEnvironment, ArcadeState
-from popgym_arcade.environments.draw_utils import draw_triangle
-from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, blank, number, titled, with_lined_board
+from popgym_arcade.environments.draw_utils import draw_circle, draw_pin, draw_rectangle
+from popgym_arcade.environments.screen import (
+    GRID_LINE,
+    SCORE_BOX,
+    Screen,
+    Sprites,
+    blank,
+    number,
+    titled,
+    with_lined_board,
+)
 
 SIZE = 10
-GROUND, AGENT = (0, 0, 0), (255, 255, 255)
-BLOCKS = ((255, 0, 0), (255, 127, 0), (255, 255, 0), (0, 255, 0), (0, 0, 255), (74, 214, 247), (125, 0, 237))
+CANVAS, LANE, AGENT = (0, 0, 0), (40, 40, 56), (255, 255, 255)
+BALLS = ((255, 0, 0), (255, 127, 0), (255, 255, 0), (0, 255, 0), (0, 0, 255), (74, 214, 247), (125, 0, 237))
 SCORE, NAME = (0, 255, 128), (255, 245, 0)
 
-EMPTY, WITH_AGENT = 0, 1 + len(BLOCKS)  # pictures of a cell; blocks are 1..7, WITH_AGENT is added where the agent is
+EMPTY, WITH_AGENT = 0, 1 + len(BALLS)  # pictures of a cell; balls are 1..7, WITH_AGENT is added where the agent is
 
 
 @struct.dataclass
@@ -23,8 +32,8 @@ class SkittlesState(ArcadeState):
     """A field of 10 x 10 cells.
 
     x: int32, the agent's column; it stands in the last row.
-    enemies: bool[10, 10], the blocks by row and column.
-    mask: bool[10, 10], where the partial twin sees blocks.
+    enemies: bool[10, 10], the balls by row and column.
+    mask: bool[10, 10], where the partial twin sees balls.
     """
 
     x: jax.Array
@@ -33,10 +42,10 @@ class SkittlesState(ArcadeState):
 
 
 class Skittles(ArcadeEnvironment):
-    """Step aside (left, right) within a lane of `width` columns, from column `first` on, while blocks fall into it.
+    """Step aside (left, right) within a lane of `width` columns, from column `first` on, while balls fall into it.
 
-    Blocks fall one row a step, and every step a new one enters at the top. Every step pays 1/100; a hit ends the
-    episode, the time limit is 100. Each step, the partial twin sees the blocks of half the cells, drawn anew.
+    Balls fall one row a step, and every step a new one enters at the top. Every step pays 1/100; a hit ends the
+    episode, the time limit is 100. Each step, the partial twin sees the balls of half the cells, drawn anew.
     """
 
     max_steps = 100
@@ -45,22 +54,25 @@ class Skittles(ArcadeEnvironment):
 
     def __init__(self, partial_obs: bool = False, obs_size: int = 128):
         super().__init__(partial_obs, obs_size)
-        canvas = titled(obs_size, GROUND, "Skittles", NAME)
-        canvas, cells, cell = with_lined_board(SIZE, GROUND, GROUND, canvas)
+        canvas = titled(obs_size, CANVAS, "Skittles", NAME)
+        canvas, cells, cell = with_lined_board(SIZE, CANVAS, CANVAS, canvas)
+        self.lane = slice(self.first, self.first + self.width)
+        lane = cells[:, self.lane]
+        canvas = draw_rectangle(lane[0, 0] - GRID_LINE, lane[-1, -1] + cell + GRID_LINE, LANE, canvas)
         self.screen = Screen(
             canvas,
-            {"board": Sprites(cells, _pictures(cell)), "score": number(SCORE_BOX[obs_size], SCORE, canvas)},
+            {"lane": Sprites(lane, _pictures(cell)), "score": number(SCORE_BOX[obs_size], SCORE, canvas)},
         )
 
     def reset_state(self, key: jax.Array, params: EnvParams) -> SkittlesState:
-        """No blocks, the agent anywhere in the lane."""
+        """No balls, the agent anywhere in the lane."""
         x, mask = self._draw(key)
         return SkittlesState(time=jnp.int32(0), x=x, enemies=jnp.zeros((SIZE, SIZE), jnp.bool_), mask=mask)
 
     def transition(
         self, key: jax.Array, state: SkittlesState, action: jax.Array, params: EnvParams
     ) -> tuple[SkittlesState, jax.Array, jax.Array]:
-        """Move, then let the blocks fall; a block hits where it was and where it comes to be."""
+        """Move, then let the balls fall; a ball hits where it was and where it comes to be."""
         step = (action == RIGHT).astype(jnp.int32) - (action == LEFT)
         x = jnp.clip(state.x + step, self.first, self.first + self.width - 1)
         hit = jnp.any(state.enemies[-2:] & (np.arange(SIZE)[None] == x))  # the last row before the fall, and after it
@@ -69,13 +81,13 @@ class Skittles(ArcadeEnvironment):
         return state.replace(x=x, enemies=enemies, mask=mask), jnp.float32(1 / 100), hit
 
     def render(self, state: SkittlesState, params: EnvParams | None = None) -> jax.Array:
-        """The agent, and all blocks or those that the mask shows."""
+        """The agent, and all balls or those that the mask shows."""
         y, x = np.indices((SIZE, SIZE))
         seen = state.enemies & (state.mask | self.shows_all(state))
-        color = (state.time - 1 - y) % len(BLOCKS)  # of the step in which this row of blocks entered
+        color = (state.time - 1 - y) % len(BALLS)  # of the step in which this row of balls entered
         agent = (y == SIZE - 1) & (x == state.x)
         board = jnp.where(seen, 1 + color, EMPTY) + WITH_AGENT * agent
-        return self.screen.draw({"board": board, "score": state.time})
+        return self.screen.draw({"lane": board[:, self.lane], "score": state.time})
 
     def _draw(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A uniform column of the lane, int32, and a mask whose cells are each True with probability 1/2.
@@ -108,7 +120,8 @@ class SkittlesHard(Skittles):
 
 
 def _pictures(cell: int) -> np.ndarray:
-    """Empty and a block of each colour, then the same under the agent, a triangle: uint8[16, cell, cell, 3]."""
-    grounds = [blank(cell, color) for color in (GROUND, *BLOCKS)]
-    agents = [draw_triangle((0, 0), (cell, cell), AGENT, ground) for ground in grounds]
-    return np.stack(grounds + agents)
+    """Empty and a ball of each colour; then the same behind the agent, a pin: uint8[16, cell, cell, 3]."""
+    box = (0, 0), (cell, cell)
+    empty = blank(cell, LANE)
+    balls = [draw_circle(*box, cell / 2, color, empty) for color in BALLS]
+    return np.stack([empty, *balls, *(draw_pin(*box, AGENT, ground) for ground in (empty, *balls))])

@@ -1,4 +1,4 @@
-"""Skittles: dodge the falling blocks (section 11 of the specification)."""
+"""Skittles: dodge the falling balls (section 11 of the specification)."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,8 @@ from families.base import FIRE, LEFT, RIGHT, UP, Family, Game, no_secrets, one, 
 LANES = ((1, 8), (2, 7), (2, 6))  # first column, number of columns
 N, LIMIT = 10, 100
 
-BLACK, WHITE = (0, 0, 0), (255, 255, 255)
+BLACK, LANE, WHITE = (0, 0, 0), (40, 40, 56), (255, 255, 255)
+COLLAR = (220, 20, 60)  # of the pin
 COLORS = ((255, 0, 0), (255, 127, 0), (255, 255, 0), (0, 255, 0), (0, 0, 255), (74, 214, 247), (125, 0, 237))
 SCORE, NAME = (0, 255, 128), (255, 245, 0)
 
@@ -85,7 +86,7 @@ def draws(level, states):
 
 
 def policy(plan, state):
-    """The planned action, or one of two players who look at all blocks."""
+    """The planned action, or one of two players who look at all balls."""
     return jnp.where(
         plan[state.time] == DODGE,
         dodge(state),
@@ -94,22 +95,22 @@ def policy(plan, state):
 
 
 def dodge(state):
-    """Survive all blocks in sight, looking back from the last one to fall; in columns 2..7, which every lane has."""
-    blocks = state.enemies
+    """Survive all balls in sight, looking back from the last one to fall; in columns 2..7, which every lane has."""
+    balls = state.enemies
     lane = (np.arange(N) >= 2) & (np.arange(N) <= 7)
-    safe = lane & ~blocks[0]
+    safe = lane & ~balls[0]
     for row in range(1, N):
         beside = jnp.pad(safe, 1)
-        safe = lane & ~blocks[row] & ~blocks[row - 1] & (beside[:-2] | beside[1:-1] | beside[2:])
+        safe = lane & ~balls[row] & ~balls[row - 1] & (beside[:-2] | beside[1:-1] | beside[2:])
     x = state.x
-    # (from columns 1 and 8 go there, before the first block is down)
+    # (from columns 1 and 8 go there, before the first ball is down)
     inward = jnp.where(x < 2, RIGHT, jnp.where(x > 7, LEFT, FIRE))
     way = jnp.where(safe[x], FIRE, jnp.where(safe[x - 1], LEFT, jnp.where(safe[x + 1], RIGHT, FIRE)))
     return jnp.where(inward == FIRE, way, inward)
 
 
 def chase(state):
-    """Run below the lowest block and wait for it."""
+    """Run below the lowest ball and wait for it."""
     rows = state.enemies.any(1)
     lowest = N - 1 - jnp.argmax(rows[::-1])
     column = jnp.where(rows.any(), jnp.argmax(state.enemies[lowest]), state.x)
@@ -122,14 +123,14 @@ def games(level, fresh):
     for i in range(len(fresh.time)):
         state = one(fresh, i)
         found.append(Game("dodges to the end", state, np.full(LIMIT, DODGE, np.int32), 1.0))
-        found.append(Game("runs into the first block", state, np.full(LIMIT, CHASE, np.int32), 0.1))
-        # A single block, in the last row after nine steps: the tenth leads into it.
+        found.append(Game("runs into the first ball", state, np.full(LIMIT, CHASE, np.int32), 0.1))
+        # A single ball, in the last row after nine steps: the tenth leads into it.
         column = first + i % (width - 1)
         enemies = np.zeros((N, N), bool)
         enemies[0, column] = True
         beside = state.replace(enemies=enemies, x=np.int32(column + 1))
         plan = pad([UP] * 9 + [LEFT], LIMIT, DODGE)
-        found.append(Game("steps into a block from the side", beside, plan, 0.1))
+        found.append(Game("steps into a ball from the side", beside, plan, 0.1))
     return found
 
 
@@ -154,14 +155,15 @@ def hidden(level, states, rng):
 def shown(level, states, rng):
     first, width = LANES[level]
     count = len(states.time)
-    # one of the visible cells, at random
-    order = rng.random((count, N * N)) * states.mask.reshape(count, -1)
+    # one of the visible cells in the lane, at random
+    lane = (np.arange(N) >= first) & (np.arange(N) < first + width)
+    order = rng.random((count, N * N)) * (states.mask & lane).reshape(count, -1)
     flip = np.zeros((count, N * N), bool)
     flip[np.arange(count), order.argmax(1)] = True
     return {
         "x": states.replace(x=first + (states.x - first + 1) % width),
         "time": states.replace(time=states.time + 1),
-        "a visible block": states.replace(enemies=states.enemies ^ flip.reshape(count, N, N)),
+        "a visible ball": states.replace(enemies=states.enemies ^ flip.reshape(count, N, N)),
     }
 
 
@@ -183,9 +185,15 @@ def gallery(level, state):
     ]
 
 
-def without_blocks(frames):
+def without_agent(frames):
+    for color in (WHITE, COLLAR):
+        frames = repaint(color, LANE)(frames)
+    return frames
+
+
+def without_balls(frames):
     for color in COLORS:
-        frames = repaint(color, BLACK)(frames)
+        frames = repaint(color, LANE)(frames)
     return frames
 
 
@@ -195,7 +203,8 @@ FAMILY = Family(
     bounds=lambda level: (0.1, 1.0),
     score_color=SCORE,
     name_color=NAME,
-    palette=frozenset({BLACK, WHITE, SCORE, NAME, *COLORS}),
+    palette=frozenset({BLACK, LANE, WHITE, SCORE, NAME, *COLORS}),
+    extra_colors=frozenset({COLLAR}),
     step=step,
     drawn=("mask", "enemies"),
     check_fresh=check_fresh,
@@ -206,6 +215,6 @@ FAMILY = Family(
     equal_secrets=no_secrets,
     hidden=hidden,
     shown=shown,
-    cues={"the blocks": without_blocks, "the agent": repaint(WHITE, BLACK)},
+    cues={"the balls": without_balls, "the agent": without_agent},
     gallery=gallery,
 )
