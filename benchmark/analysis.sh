@@ -6,7 +6,7 @@ WITHOUT="ENVS SEEDS BUDGET"
 source "$(dirname "$0")/common.sh"
 at=20 steps=25 seen_at=30
 [ "$BUDGET" != smoke ] || at=3 steps=3 seen_at=3 # who has learned nothing lives for about 15 steps
-# Skittles, half of whose blocks are hidden in each frame: with memory, without, and with memory where nothing is hidden
+# Skittles, half of whose balls are hidden in each frame: with memory, without, and with memory where nothing is hidden
 skittles="--env-id SkittlesEasy --start-e 0.2 --exploration-fraction 0.1 --end-e 0.02 --eval-every 100000"
 skittles="$skittles --eval-episodes 64 --log-every 50000"
 part=skittles
