@@ -97,9 +97,11 @@ def test_fingerprints_go_by_value_where_they_can():
     loop = []
     loop.append(loop)
     values = [1, 1.0, True, "1", None, (1,), [1], {"a": 1}, {"a": 2}, np.zeros(2), np.zeros(2, np.float32), np.zeros(3)]
+    values += [slice(1, 3), slice(1, 3, 2), range(1, 3), {"a", "b"}, frozenset("ab"), {"a", "c"}]
     values += [jax.numpy.zeros(2), loop, lambda: 1, lambda: 1, jax.random.key(0)]
     assert len({fingerprint(value) for value in values}) == len(values)
     assert all(fingerprint(value) == fingerprint(copy.deepcopy(value)) for value in values[:-1])
+    assert fingerprint({"b", "a"}) == fingerprint({"a", "b"})
     assert fingerprint(np.arange(6).reshape(2, 3)) != fingerprint(np.arange(6).reshape(3, 2))
 
 

@@ -53,6 +53,10 @@ def _inside(value: Any) -> list | None:
         return [part for item in value.items() for part in item]
     if isinstance(value, list | tuple):
         return list(value)
+    if isinstance(value, slice | range):
+        return [value.start, value.stop, value.step]
+    if isinstance(value, set | frozenset):
+        return sorted(map(fingerprint, value))
     if hasattr(value, "__dict__") and not callable(value) and not isinstance(value, jax.Array | type):
         return [part for item in vars(value).items() for part in item]
     return None
