@@ -138,7 +138,7 @@ def test_tensorboard_holds_the_promised_curves(run):
     assert [point.step for point in curves["losses/grad_norm"]] == [64, 128, 192, 256]
 
 
-@pytest.mark.parametrize("run", usually("pqn_mlp", "ppo_rnn", "dqn_rnn", "impala_popart"), indirect=True)
+@pytest.mark.parametrize("run", usually("pqn_mlp", "dqn_rnn"), indirect=True)
 def test_a_run_is_one_program_and_resumes_from_its_checkpoints(run):
     """Eight updates in a row, and four from the checkpoint in the middle, end where the run with its pauses did."""
     name, folder = run
@@ -184,8 +184,8 @@ def test_a_seed_repeats_and_seeds_together_equal_seeds_alone(name):
     assert not np.array_equal(*weights)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", usually("pqn_mlp", of=PIXEL))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PIXEL)
 def test_seeds_together_equal_seeds_alone_from_pixels(name):
     args = arcade(name, num_seeds=2)
     state, _ = trained(name, args, 2)
@@ -197,7 +197,7 @@ def test_seeds_together_equal_seeds_alone_from_pixels(name):
     assert (distance > 1e-5).mean() <= 1e-6 and distance.max() < 1e-4
 
 
-@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize("name", usually("pqn_mlp", "pqn_rnn", "ppo_rnn", "impala_popart", of=ON_POLICY))
 def test_a_minibatch_holds_what_belongs_together(name):
     """One minibatch is the whole rollout: in whatever order, the gradient is the same."""
     init, train_chunk = programs(name, small(name, num_minibatches=1, update_epochs=1))
@@ -289,7 +289,7 @@ def assert_can_be_trained_on(name, env_id):
     jax.tree.map(lambda x, y: (x.shape, x.dtype) == (y.shape, y.dtype) or pytest.fail(env_id), before, after)
 
 
-@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_continuous_action"))
+@pytest.mark.parametrize("name", usually("ppo_continuous_action"))
 def test_every_gymnax_id_can_be_trained_on(name):
     found = list(ids_for(name))
     assert len(found) >= (20 if name in PIXEL else 5)

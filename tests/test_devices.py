@@ -54,7 +54,7 @@ def test_one_two_and_eight_devices_learn_the_same(name):
         assert rest < (20_000 if name in OFF_POLICY else 200)  # sampled steps, statistics of advantages and of episodes
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_pixels_on_two_devices():
     one, two = on_devices("pqn_mlp", env_id="CartPoleEasy", partial_obs=True, num_envs=8, counts=[1, 2], updates=2)
     assert_same_learning(one, two)
@@ -79,7 +79,7 @@ def test_seeds_that_divide_are_put_on_the_devices_and_exchange_nothing():
     assert all(kind == "all-gather" and size < 100 for kind, size, _ in two["exchanges"])  # the sums, to be logged
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_else_all_devices_have_environments_of_every_seed():
     one, two = on_devices("pqn_mlp", num_envs=8, num_seeds=3, counts=[1, 2], played=True, eval_episodes=4)
     assert_same_learning(one, two)

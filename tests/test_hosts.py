@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from runs import parsed
-from scripts import usually
 
 from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.errors import UserError
@@ -93,8 +92,8 @@ def test_two_processes_train_as_one_does(training, tmp_path):
     assert len(list(folder.glob("events.*"))) == 1 and (folder / "curve.png").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", usually(1, of=(1, 0)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", (1, 0))
 def test_when_a_process_is_lost_the_other_ends_and_the_training_can_go_on(training, tmp_path, victim):
     flags = [*FLAGS.split(), "--total-timesteps", "1000000", "--target-return", "1", "--run-dir", "runs"]
     together = training(2, *flags[:-4], "--run-dir", "runs")

@@ -10,7 +10,7 @@ import pytest
 import rlax
 from rlax._src import pop_art as rlax_pop_art
 from runs import assert_equal, restored
-from scripts import arcade, fresh_params, learned_return, programs, small, trained, usually
+from scripts import arcade, fresh_params, learned_return, programs, small, trained
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from untrained_agents import STEP, untrained
 
@@ -427,10 +427,8 @@ def test_the_residual_network_reads_the_last_reward_and_action():
     assert say(1.0, ~start) == say(0.0, ~start)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "memory, precision", usually(("MinGRU", "bfloat16"), of=[("none", "float32"), ("MinGRU", "bfloat16")])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("memory, precision", [("none", "float32"), ("MinGRU", "bfloat16")])
 def test_one_update_with_the_residual_network(memory, precision):
     changes = {"num_envs": 2, "num_steps": 2, "num_minibatches": 1, "update_epochs": 1}
     args = arcade("impala_popart", encoder="impala", memory=memory, precision=precision, **changes)

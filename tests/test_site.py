@@ -79,11 +79,10 @@ def browser():
         yield driver
 
 
-def show(driver, url, width):
-    """Opens a page at a width, and waits for its pictures."""
+def resize(driver, width):
+    """Lays the open page out at a width, and waits until it is drawn."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    driver.get(url)
     driver.execute_async_script(LOADED)
 
 
@@ -93,9 +92,10 @@ def pages(site, address, browser):
     found = {}
     for path in sorted(site.rglob("*.html")):
         name = path.relative_to(site).as_posix()
-        show(browser, f"{address}/{name}", 1280)
+        browser.get(f"{address}/{name}")
+        resize(browser, 1280)
         facts = browser.execute_script(FACTS)
-        show(browser, f"{address}/{name}", NARROW)
+        resize(browser, NARROW)
         facts["narrow"] = browser.execute_script(TOO_WIDE)
         facts["errors"] = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
         events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -169,7 +169,7 @@ def test_every_block_of_code_is_one_and_can_be_copied(pages):
 
 
 def test_the_search_finds_what_is_on_a_page(pages, address, browser):
-    show(browser, f"{address}/index.html", 1280)
+    browser.get(f"{address}/index.html")
     result = """
     const done = arguments[arguments.length - 1];
     const field = document.querySelector("[data-md-component=search-query]");

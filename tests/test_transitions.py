@@ -5,7 +5,7 @@ import pytest
 from harness import (
     EASY_USUALLY,
     as_dict,
-    at_first_or_easy,
+    at_easy_or_first_at_hard,
     expert_play,
     facts,
     field_names,
@@ -47,7 +47,7 @@ def compare(env_id, before, actions, limit, result):
         assert result.truncated[i] == (not terminated and expected["time"] >= limit), where
 
 
-@pytest.mark.parametrize(("env_id", "limit"), at_first_or_easy([None, 5]))
+@pytest.mark.parametrize(("env_id", "limit"), at_easy_or_first_at_hard([None, 5]))
 def test_random_play_follows_the_model(env_id, limit):
     played = transitions(env_id, limit)
     family, level = facts(env_id)
