@@ -21,6 +21,7 @@ import evaluate
 import popgym_arcade
 from benchmark import levels
 from popgym_arcade.analysis.agents import load_agent
+from popgym_arcade.analysis.tables import read_csv
 from popgym_arcade.baselines.errors import UserError
 
 COUNT = 64
@@ -196,3 +197,8 @@ def test_levels_that_are_not_unseen_and_ids_without_bounds_are_refused(agents, t
     with pytest.raises(UserError, match="CartPole-v1: levels are those of the ids of popgym_arcade"):
         levels.main(levels.Args(runs=(str(run),), out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_table_of_the_page_comes_from_its_file():
+    folder = Path(__file__).parent.parent / "docs/figures/levels"
+    assert levels.table(read_csv(folder / "levels.csv")) == (folder / "levels.md").read_text()
