@@ -15,20 +15,20 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import flashbax as fbx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 
-from popgym_arcade.baselines.arguments import ArcadeArgs, is_arcade
+from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere, spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.jax_defaults import any_rank
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.normalization import RewardScale
+from popgym_arcade.baselines.replay import make_buffer, stores_states, when_learning_resumes, without_replay
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, nan_if_zero, repeat
 from popgym_arcade.baselines.running.records import say
@@ -66,6 +66,8 @@ class Args(ArcadeArgs):
     """steps sampled from the buffer for a gradient step"""
     gamma: UnitInterval = 0.99
     """discount"""
+    norm_reward: bool = True
+    """learn from rewards divided by the running standard deviation of their discounted sums"""
     target_network_frequency: Count = 500
     """steps of all environments together between two updates of the target network"""
     tau: UnitInterval = 1.0
@@ -118,6 +120,11 @@ class Args(ArcadeArgs):
         """Steps of each environment in the full buffer; not more than are played."""
         return min(self.buffer_size, self.num_updates * self.update_size) // self.num_envs
 
+    @property
+    def first_updates(self) -> int:
+        """Rollouts in the buffer before the first gradient step."""
+        return max(1, -(-self.learning_starts // self.update_size))
+
     def check(self) -> None:
         self.check_devices(group=1)
         self.check_divides_or_multiple("train_frequency", "num_envs")
@@ -133,7 +140,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] of pixels, [N, width] of anything else."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, [N, width] by dense."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -145,11 +152,11 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
-            x = dense(32, use_bias=False)(patches(obs, self.dtype))
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
             # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-            x = nn.leaky_relu(dense(64)(merge(x, 2)))
-            x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
             x = obs.reshape(len(obs), -1).astype(jnp.float32)
             for _ in range(2):
@@ -176,7 +183,7 @@ class QNetwork(nn.Module):
         self.encode = Encoder(args.encoder if self.pixels else "dense", dtype, args.hidden_size)
         layers = [nn.Dense(args.hidden_size, dtype=dtype) for _ in range(2 if self.pixels else 0)]
         self.hidden = [(layer, nn.LayerNorm(dtype=dtype)) for layer in layers]
-        self.head = nn.Dense(self.num_actions)
+        self.head = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros)  # values start at 0
 
     def __call__(self, obs: jax.Array) -> Output:
         steps, batch = obs.shape[:2]
@@ -288,20 +295,17 @@ class Transition(Step):
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "replay.experience.")  # fields whose arrays have a leading axis E
+    # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums", "replay.experience.")
 
     params: Any
     target_params: Any
     opt_state: Any
+    reward_scale: RewardScale
     replay: Any  # flashbax's; None in a checkpoint without it
     actor: Actor
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
-
-
-def stores_states(args: Args) -> bool:
-    """Whether the buffer stores states, from which frames are drawn, instead of observations."""
-    return is_arcade(args) and args.replay_storage == "states"
 
 
 def make_replay(args: Args) -> tuple[Any, Step]:
@@ -311,18 +315,15 @@ def make_replay(args: Args) -> tuple[Any, Step]:
     seen = env_state if stores_states(args) else obs
     number, scalar, flag = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
     item = Step(seen=seen, action=number, reward=scalar, terminated=flag, next_seen=seen)
-    sizes = {
-        "add_batch_size": args.num_envs,
-        "sample_batch_size": args.batch_size,
-        "max_length_time_axis": args.buffer_length,
-        "min_length_time_axis": max(1, -(-args.learning_starts // args.num_envs)),
-        "sample_sequence_length": 1,
-        "period": 1,
-    }
-    if not args.prioritized:
-        return any_rank(fbx.make_trajectory_buffer(**sizes)), item
-    priorities = {"priority_exponent": args.prioritized_replay_alpha, "device": jax.default_backend()}
-    return any_rank(fbx.make_prioritised_trajectory_buffer(**sizes, **priorities)), item
+    buffer = make_buffer(
+        args,
+        add_batch_size=args.num_envs,
+        sample_batch_size=args.batch_size,
+        max_length_time_axis=args.buffer_length,
+        min_length_time_axis=max(1, -(-args.learning_starts // args.num_envs)),
+        sample_sequence_length=1,
+    )
+    return buffer, item
 
 
 def make_actor(args: Args):
@@ -388,6 +389,7 @@ def make_train(args: Args):
             params=params,
             target_params=jax.tree.map(jnp.copy, params),
             opt_state=optimizer.init(params),
+            reward_scale=RewardScale.fresh(args.num_envs),
             replay=buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), item)),
             actor=actor,
             key=key,
@@ -424,7 +426,7 @@ def make_train(args: Args):
             forward(network, params, (), next_obs[None])[1].q[0] for params in (state.params, state.target_params)
         )
         value = jnp.where(batch.terminated, 0.0, double_q_values(next_q, target_next_q))
-        target = batch.reward + args.gamma * value
+        target = batch.reward / state.reward_scale.std + args.gamma * value
         weight = importance_weights(sample.probabilities, beta_at(args, state.update)) if args.prioritized else 1.0
         inputs = obs, batch.action, target, weight
         (_, (learned, error)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *inputs)
@@ -444,10 +446,12 @@ def make_train(args: Args):
         # the buffers of all seeds are equally full, so one number of gradient steps serves all of them
         gradient_steps = jnp.where(anywhere(buffer.can_sample(replay)), args.gradient_steps, 0)
         key, learn_key = jax.random.split(state.key)
-        learner = state.replace(replay=replay, actor=actor, key=learn_key)
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
+        learner = state.replace(reward_scale=reward_scale, replay=replay, actor=actor, key=learn_key)
         nothing = dict.fromkeys(LOSSES, jnp.float32(0))
         learner, learned = jax.lax.fori_loop(0, gradient_steps, learn, (learner, nothing))
         state = learner.replace(key=key, update=state.update + 1)
+        learned["q_values"] *= reward_scale.std  # logged in the game's own unit
         return state, learned | {"gradient_steps": gradient_steps} | episode_sums(rollout)
 
     return init, update
@@ -464,18 +468,6 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     return points | {"charts/learning_rate": learning_rate_at(args, updates - 1)}
 
 
-def without_replay(args: Args, state: TrainState) -> TrainState:
-    """What a checkpoint holds of the state: the replay buffer only with `--save-buffer`."""
-    return state if args.save_buffer else state.replace(replay=None)
-
-
-def when_learning_resumes(args: Args, step: int) -> str:
-    """A line about a run resumed at a step, whose checkpoint has no replay buffer."""
-    again = step + max(1, -(-args.learning_starts // args.update_size)) * args.update_size
-    then = f"resumes at step {again}" if again <= args.total_timesteps else "does not resume in the steps that are left"
-    return f"{args.resume} was saved without --save-buffer: the replay buffer starts empty, and learning {then}"
-
-
 def main(args: Args) -> Path:
     """Trains, or resumes, and returns the run folder."""
     args = args.checked()
@@ -483,7 +475,7 @@ def main(args: Args) -> Path:
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update), optional=("replay",))
         if "replay" in run.restarted:
-            say(when_learning_resumes(args, run.step))
+            say(when_learning_resumes(args, run.step, args.first_updates * args.update_size))
         if run.step == 0:
             run.evaluate(state.params, "random")
         while run.goes_on():

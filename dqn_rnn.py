@@ -15,21 +15,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import flashbax as fbx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 
-from popgym_arcade.baselines.arguments import ArcadeArgs, is_arcade
+from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere, spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.jax_defaults import any_rank
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
+from popgym_arcade.baselines.normalization import RewardScale
+from popgym_arcade.baselines.replay import make_buffer, stores_states, when_learning_resumes, without_replay
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, nan_if_zero, repeat
 from popgym_arcade.baselines.running.records import say
@@ -74,6 +74,8 @@ class Args(ArcadeArgs):
     """rewards in a target before the value it bootstraps from; fewer at the end of a sequence"""
     gamma: UnitInterval = 0.99
     """discount"""
+    norm_reward: bool = True
+    """learn from rewards divided by the running standard deviation of their discounted sums"""
     target_network_frequency: Count = 1_000
     """steps of all environments together between two updates of the target network"""
     tau: UnitInterval = 1.0
@@ -159,7 +161,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] of pixels, [N, 256] of anything else."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -170,11 +172,11 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
-            x = dense(32, use_bias=False)(patches(obs, self.dtype))
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
             # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-            x = nn.leaky_relu(dense(64)(merge(x, 2)))
-            x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
             x = obs.reshape(len(obs), -1).astype(jnp.float32)
             for _ in range(2):
@@ -198,13 +200,14 @@ class QNetwork(nn.Module):
 
     def setup(self):
         args, dtype, window = self.args, jnp.dtype(self.args.precision), self.args.burn_in + self.args.num_steps
-        input_size = (512 if self.pixels else 256) + args.prev_action * self.num_actions
-        self.encode = Encoder(args.encoder if self.pixels else "dense", dtype)
+        kind = args.encoder if self.pixels else "dense"
+        self.encode = Encoder(kind, dtype)
+        input_size = (512 if kind == "paper" else 256) + args.prev_action * self.num_actions
         self.remember = Memory(
             MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=window
         )
         self.norm = nn.LayerNorm()
-        self.head = nn.Dense(self.num_actions)
+        self.head = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros)  # values start at 0
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
@@ -360,20 +363,17 @@ class Transition(Step):
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "replay.experience.")  # fields whose arrays have a leading axis E
+    # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums", "replay.experience.")
 
     params: Any
     target_params: Any
     opt_state: Any
+    reward_scale: RewardScale
     replay: Any  # flashbax's; None in a checkpoint without it
     actor: Actor
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
-
-
-def stores_states(args: Args) -> bool:
-    """Whether the buffer stores states, from which frames are drawn, instead of observations."""
-    return is_arcade(args) and args.replay_storage == "states"
 
 
 def make_replay(args: Args) -> tuple[Any, Segment]:
@@ -385,18 +385,15 @@ def make_replay(args: Args) -> tuple[Any, Segment]:
     step = Step(seen, number, flag, number, scalar, flag, flag, seen)
     steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((args.segment, *x.shape), x.dtype), step)
     carry = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], initial_carry(make_actor(args)[0], 1)))
-    sizes = {
-        "add_batch_size": args.num_envs,
-        "sample_batch_size": args.batch_size,
-        "max_length_time_axis": args.buffer_length,
-        "min_length_time_axis": args.first_segments,
-        "sample_sequence_length": args.sequence_segments,
-        "period": 1,
-    }
-    if not args.prioritized:
-        return any_rank(fbx.make_trajectory_buffer(**sizes)), Segment(carry, steps)
-    priorities = {"priority_exponent": args.prioritized_replay_alpha, "device": jax.default_backend()}
-    return any_rank(fbx.make_prioritised_trajectory_buffer(**sizes, **priorities)), Segment(carry, steps)
+    buffer = make_buffer(
+        args,
+        add_batch_size=args.num_envs,
+        sample_batch_size=args.batch_size,
+        max_length_time_axis=args.buffer_length,
+        min_length_time_axis=args.first_segments,
+        sample_sequence_length=args.sequence_segments,
+    )
+    return buffer, Segment(carry, steps)
 
 
 def lay_out(steps: Step, size: int) -> Slots:
@@ -501,6 +498,7 @@ def make_train(args: Args):
             params=params,
             target_params=jax.tree.map(jnp.copy, params),
             opt_state=optimizer.init(params),
+            reward_scale=RewardScale.fresh(args.num_envs),
             replay=buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), item)),
             actor=actor,
             key=key,
@@ -540,6 +538,7 @@ def make_train(args: Args):
         sequence = jax.tree.map(flat, sample.experience.steps)  # [burn-in + T, B, ...]
         past = jax.tree.map(lambda x: x[: args.burn_in], sequence)
         steps = jax.tree.map(lambda x: x[args.burn_in :], sequence)
+        steps = steps.replace(reward=steps.reward / state.reward_scale.std)
         slots = lay_out(steps, args.num_steps + 1 + most_truncations)
         inputs = carry, past.replace(seen=observe(past.seen)), slots.replace(seen=observe(slots.seen))
         _, target_next_q = read_sequence(network, state.target_params, *inputs)
@@ -563,10 +562,12 @@ def make_train(args: Args):
         # the buffers of all seeds are equally full, so one number of gradient steps serves all of them
         gradient_steps = jnp.where(anywhere(buffer.can_sample(replay)), args.gradient_steps, 0)
         key, learn_key = jax.random.split(state.key)
-        learner = state.replace(replay=replay, actor=actor, key=learn_key)
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
+        learner = state.replace(reward_scale=reward_scale, replay=replay, actor=actor, key=learn_key)
         nothing = dict.fromkeys(LOSSES, jnp.float32(0))
         learner, learned = jax.lax.fori_loop(0, gradient_steps, learn, (learner, nothing))
         state = learner.replace(key=key, update=state.update + 1)
+        learned["q_values"] *= reward_scale.std  # logged in the game's own unit
         return state, learned | {"gradient_steps": gradient_steps} | episode_sums(rollout)
 
     return init, update
@@ -583,18 +584,6 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     return points | {"charts/learning_rate": learning_rate_at(args, updates - 1)}
 
 
-def without_replay(args: Args, state: TrainState) -> TrainState:
-    """What a checkpoint holds of the state: the replay buffer only with `--save-buffer`."""
-    return state if args.save_buffer else state.replace(replay=None)
-
-
-def when_learning_resumes(args: Args, step: int) -> str:
-    """A line about a run resumed at a step, whose checkpoint has no replay buffer."""
-    again = step + args.first_segments * args.update_size
-    then = f"resumes at step {again}" if again <= args.total_timesteps else "does not resume in the steps that are left"
-    return f"{args.resume} was saved without --save-buffer: the replay buffer starts empty, and learning {then}"
-
-
 def main(args: Args) -> Path:
     """Trains, or resumes, and returns the run folder."""
     args = args.checked()
@@ -602,7 +591,7 @@ def main(args: Args) -> Path:
     with Run(args, make_actor(args), POLICIES) as run:
         state, train_chunk = run.begin(init, repeat(update), optional=("replay",))
         if "replay" in run.restarted:
-            say(when_learning_resumes(args, run.step))
+            say(when_learning_resumes(args, run.step, args.first_segments * args.update_size))
         if run.step == 0:
             run.evaluate(state.params, "random")
         while run.goes_on():

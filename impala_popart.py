@@ -28,9 +28,9 @@ import optax
 from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
-from popgym_arcade.baselines.devices.mesh import anywhere, leaf_name
+from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
-from popgym_arcade.baselines.environment import ParallelEnvs, in_parallel, is_pixels
+from popgym_arcade.baselines.environment import ParallelEnvs, final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, Range, UnitInterval
 from popgym_arcade.baselines.networks.convolution import convolve, max_pool
@@ -182,7 +182,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] of pixels, [N, 256] of anything else."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -194,11 +194,11 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype, orthogonal)
         elif self.kind == "patch":
-            x = dense(32, use_bias=False)(patches(obs, self.dtype))
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
             # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-            x = nn.leaky_relu(dense(64)(merge(x, 2)))
-            x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
             x = obs.reshape(len(obs), -1).astype(jnp.float32)
             for _ in range(2):
@@ -284,7 +284,7 @@ class ActorCritic(nn.Module):
             dense = functools.partial(nn.Dense, dtype=dtype, kernel_init=orthogonal(math.sqrt(2)))
             self.hidden = [(dense(args.hidden_size), nn.LayerNorm(dtype=dtype)) for _ in range(2)]
         else:
-            features = 512 if self.pixels and not residual else 256
+            features = 512 if kind == "paper" else 256
             input_size = features + args.prev_action * (self.num_actions + residual)
             self.remember = Memory(
                 MEMORIES[args.memory],
@@ -589,16 +589,6 @@ def make_actor(args: Args):
         carry, output = forward(network, params, carry, *(x[None] for x in inputs))
         return carry, output.logits[0], of_task(output.values, task)[0]
 
-    def final_values(params, carry, info, action, reward, truncated, task):
-        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
-        final, observe = envs.final_observation(info)
-
-        def read_final(final):
-            inputs = observe(final), action, jnp.zeros_like(truncated), reward
-            return jnp.where(truncated, read(params, carry, inputs, task)[2], 0.0)
-
-        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
-
     def act(params, actor: Actor, policy, learner=None) -> tuple[Actor, Transition, Any]:
         task = jnp.arange(len(actor.start)) % count  # [E]
         key, action_key, step_key = jax.random.split(actor.key, 3)
@@ -610,6 +600,10 @@ def make_actor(args: Args):
         if args.reward_clip:
             learned_reward = jnp.clip(learned_reward, -args.reward_clip, args.reward_clip)
         learner = params if learner is None else learner
+
+        def value_of(final):  # of observations that follow this step
+            return read(learner, carry, (final, action, jnp.zeros_like(truncated), learned_reward), task)[2]
+
         transition = Transition(
             obs=actor.obs,
             prev_action=actor.prev_action,
@@ -621,7 +615,7 @@ def make_actor(args: Args):
             reward=learned_reward,
             terminated=terminated,
             truncated=truncated,
-            final_value=final_values(learner, carry, info, action, learned_reward, truncated, task),
+            final_value=final_values(envs, info, truncated, value_of),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )

@@ -22,11 +22,11 @@ from flax import struct
 from gymnax.environments import spaces
 
 from popgym_arcade.baselines.arguments import RunArgs
-from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
-from popgym_arcade.baselines.environment import in_parallel
+from popgym_arcade.baselines.environment import final_values, in_parallel
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, Positive, Precision, UnitInterval
+from popgym_arcade.baselines.normalization import Moments, RewardScale
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
 from popgym_arcade.baselines.running.run import Run
@@ -63,7 +63,7 @@ class Args(RunArgs):
     norm_obs: bool = True
     """give the network observations of running mean 0 and variance 1, clipped to [-10, 10]"""
     norm_reward: bool = True
-    """learn from rewards divided by the running deviation of their discounted sums, clipped to [-10, 10]"""
+    """learn from rewards divided by the running standard deviation of their discounted sums, clipped to [-10, 10]"""
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
     clip_coef: Positive = 0.2
@@ -101,28 +101,6 @@ class Args(RunArgs):
 
 
 # ----------------------------------------------------------------------------------------------------------- network
-
-
-@struct.dataclass
-class Moments:
-    """Running mean and variance of `count` samples."""
-
-    mean: jax.Array
-    var: jax.Array
-    count: jax.Array
-
-    @classmethod
-    def fresh(cls, shape: tuple[int, ...]) -> "Moments":
-        """Mean 0 and variance 1, with the weight of a ten-thousandth of a sample: soon forgotten."""
-        return cls(mean=jnp.zeros(shape, jnp.float32), var=jnp.ones(shape, jnp.float32), count=jnp.float32(1e-4))
-
-    def updated(self, x: jax.Array) -> "Moments":
-        """The moments once the samples x[N, ...] are added (Chan et al. 1979, the parallel algorithm)."""
-        count = self.count + x.shape[0]
-        weight = x.shape[0] / count
-        delta = x.mean(axis=0) - self.mean
-        var = (1 - weight) * self.var + weight * x.var(axis=0) + weight * (1 - weight) * delta**2
-        return Moments(mean=self.mean + weight * delta, var=var, count=count)
 
 
 @struct.dataclass
@@ -190,17 +168,6 @@ def choose(key: jax.Array, output: Output, policy: jax.Array, low: jax.Array, hi
     uniform = jax.random.uniform(random_key, output.mean.shape, minval=low, maxval=high)
     sample = policy_of(output).sample(seed=sample_key)
     return jnp.select([policy == SAMPLE, policy == GREEDY], [sample, output.mean], uniform)
-
-
-def discounted_sums(rollout: "Transition", before: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
-    """S_t = r_t + gamma S_{t-1}, anew in each episode, S_{-1} = before[E]: the next rollout's `before`, and S[T, E]."""
-
-    def forward_in_time(previous, now):
-        reward, done = now
-        total = reward + gamma * previous
-        return jnp.where(done, 0.0, total), total
-
-    return jax.lax.scan(forward_in_time, before, (rollout.reward, rollout.terminated | rollout.truncated))
 
 
 def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: float) -> jax.Array:
@@ -281,13 +248,12 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_sum")  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
 
     params: Any  # {"params": weights, "moments": of the observations}
     opt_state: Any
     actor: Actor
-    reward_sum: jax.Array  # [E], discounted, of the current episodes
-    reward_moments: Moments  # of such sums
+    reward_scale: RewardScale
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
 
@@ -314,15 +280,6 @@ def make_actor(args: Args):
         _, output = forward(network, params, (), obs[None])
         return output.replace(mean=output.mean[0], value=output.value[0])
 
-    def final_values(params, info, truncated):
-        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
-        final, observe = envs.final_observation(info)
-
-        def read_final(final):
-            return jnp.where(truncated, read(params, observe(final)).value, 0.0)
-
-        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
-
     def act(params, actor: Actor, policy) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)
         output = read(params, actor.obs)
@@ -338,7 +295,7 @@ def make_actor(args: Args):
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            final_value=final_values(params, info, truncated),
+            final_value=final_values(envs, info, truncated, lambda obs: read(params, obs).value),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )
@@ -363,8 +320,14 @@ def make_train(args: Args):
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.obs[None])
-        opt_state, reward_sum = optimizer.init(params["params"]), jnp.zeros(args.num_envs, jnp.float32)
-        return TrainState(params, opt_state, actor, reward_sum, Moments.fresh(()), key=key, update=jnp.int32(0))
+        return TrainState(
+            params=params,
+            opt_state=optimizer.init(params["params"]),
+            actor=actor,
+            reward_scale=RewardScale.fresh(args.num_envs),
+            key=key,
+            update=jnp.int32(0),
+        )
 
     def loss(weights, params, batch: Transition, advantage, target):
         """`ppo_loss` of a minibatch [1, B]."""
@@ -375,10 +338,9 @@ def make_train(args: Args):
         rollout_step = lambda actor, _: act(state.params, actor, SAMPLE)[:2]  # noqa: E731
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         _, output = forward(network, state.params, (), actor.obs[None])
-        reward_sum, sums = discounted_sums(rollout, state.reward_sum, args.gamma)
-        reward_moments = state.reward_moments.updated(sums.T.reshape(-1))  # E first, which devices share
+        reward_scale = state.reward_scale.updated(rollout, args.gamma)
         if args.norm_reward:
-            rollout = rollout.replace(reward=jnp.clip(rollout.reward / jnp.sqrt(reward_moments.var + 1e-8), -10, 10))
+            rollout = rollout.replace(reward=jnp.clip(rollout.reward / reward_scale.std, -10, 10))
         advantage = gae(rollout, jnp.concatenate([rollout.value[1:], output.value]), args.gamma, args.gae_lambda)
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
@@ -411,7 +373,9 @@ def make_train(args: Args):
         # the new moments count from the next rollout on, because the old probabilities were computed with the old ones
         obs = rollout.obs.swapaxes(0, 1).reshape(args.update_size, -1).astype(jnp.float32)
         params = {"params": weights, "moments": {"obs": state.params["moments"]["obs"].updated(obs)}}
-        state = TrainState(params, opt_state, actor, reward_sum, reward_moments, key=key, update=state.update + 1)
+        state = TrainState(
+            params=params, opt_state=opt_state, actor=actor, reward_scale=reward_scale, key=key, update=state.update + 1
+        )
         return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update

@@ -21,12 +21,12 @@ import optax
 from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
-from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
-from popgym_arcade.baselines.environment import in_parallel, is_pixels
+from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
 from popgym_arcade.baselines.running.run import Run
@@ -57,6 +57,8 @@ class Args(ArcadeArgs):
     """passes over a rollout"""
     gamma: UnitInterval = 0.99
     """discount"""
+    norm_reward: bool = True
+    """learn from rewards divided by the running standard deviation of their discounted sums"""
     gae_lambda: UnitInterval = 0.95
     """lambda of generalised advantage estimation"""
     norm_adv: bool = True
@@ -103,7 +105,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] of pixels, [N, width] of anything else."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, [N, width] by dense."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -116,11 +118,11 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype, orthogonal)
         elif self.kind == "patch":
-            x = dense(32, use_bias=False)(patches(obs, self.dtype))
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
             # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-            x = nn.leaky_relu(dense(64)(merge(x, 2)))
-            x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
             x = obs.reshape(len(obs), -1).astype(jnp.float32)
             for _ in range(2):
@@ -170,7 +172,7 @@ class ActorCritic(nn.Module):
 
     def setup(self):
         self.actor = Tower(self.args, self.pixels, outputs=self.num_actions, scale=0.01)
-        self.critic = Tower(self.args, self.pixels, outputs=1, scale=1.0)
+        self.critic = Tower(self.args, self.pixels, outputs=1, scale=0.0)  # values start at 0
 
     def __call__(self, obs: jax.Array) -> Output:
         return Output(logits=self.actor(obs), value=self.critic(obs)[..., 0])
@@ -273,10 +275,11 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
 
     params: Any
     opt_state: Any
+    reward_scale: RewardScale
     actor: Actor
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
@@ -302,15 +305,6 @@ def make_actor(args: Args):
         _, output = forward(network, params, (), obs[None])
         return jax.tree.map(lambda x: x[0], output)
 
-    def final_values(params, info, truncated):
-        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
-        final, observe = envs.final_observation(info)
-
-        def read_final(final):
-            return jnp.where(truncated, read(params, observe(final)).value, 0.0)
-
-        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
-
     def act(params, actor: Actor, policy) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)
         output = read(params, actor.obs)
@@ -325,7 +319,7 @@ def make_actor(args: Args):
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            final_value=final_values(params, info, truncated),
+            final_value=final_values(envs, info, truncated, lambda obs: read(params, obs).value),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )
@@ -350,7 +344,10 @@ def make_train(args: Args):
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.obs[None])
-        return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
+        opt_state, reward_scale = optimizer.init(params), RewardScale.fresh(args.num_envs)
+        return TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=jnp.int32(0)
+        )
 
     def loss(params, batch: Transition, advantage, target):
         """`ppo_loss` of a minibatch [1, B]."""
@@ -362,6 +359,8 @@ def make_train(args: Args):
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         _, output = forward(network, state.params, (), actor.obs[None])
         next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
+        rollout = rollout.replace(reward=rollout.reward / reward_scale.std)
         advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
@@ -394,7 +393,9 @@ def make_train(args: Args):
         orders = shuffled(epoch_keys, args.num_envs, args.num_steps, args.num_minibatches)
         learning = (state.params, state.opt_state), jnp.bool_(False)
         ((params, opt_state), _), learned = jax.lax.scan(epoch, learning, orders)
-        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
+        state = TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
+        )
         return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update

@@ -21,13 +21,13 @@ import optax
 from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
-from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
-from popgym_arcade.baselines.environment import in_parallel, is_pixels
+from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
+from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
 from popgym_arcade.baselines.running.run import Run
@@ -58,6 +58,8 @@ class Args(ArcadeArgs):
     """passes over a rollout"""
     gamma: UnitInterval = 0.99
     """discount"""
+    norm_reward: bool = True
+    """learn from rewards divided by the running standard deviation of their discounted sums"""
     gae_lambda: UnitInterval = 0.95
     """lambda of generalised advantage estimation"""
     norm_adv: bool = True
@@ -108,7 +110,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] of pixels, [N, 256] of anything else."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -120,11 +122,11 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype, orthogonal)
         elif self.kind == "patch":
-            x = dense(32, use_bias=False)(patches(obs, self.dtype))
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
             # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-            x = nn.leaky_relu(dense(64)(merge(x, 2)))
-            x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
             x = obs.reshape(len(obs), -1).astype(jnp.float32)
             for _ in range(2):
@@ -159,8 +161,9 @@ class Tower(nn.Module):
 
     def setup(self):
         args, dtype = self.args, jnp.dtype(self.args.precision)
-        input_size = (512 if self.pixels else 256) + args.prev_action * self.num_actions
-        self.encode = Encoder(args.encoder if self.pixels else "dense", dtype)
+        kind = args.encoder if self.pixels else "dense"
+        self.encode = Encoder(kind, dtype)
+        input_size = (512 if kind == "paper" else 256) + args.prev_action * self.num_actions
         self.remember = Memory(
             MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=args.num_steps
         )
@@ -188,7 +191,7 @@ class ActorCritic(nn.Module):
     def setup(self):
         common = self.args, self.num_actions, self.pixels
         self.actor = Tower(*common, outputs=self.num_actions, scale=0.01)
-        self.critic = Tower(*common, outputs=1, scale=1.0)
+        self.critic = Tower(*common, outputs=1, scale=0.0)  # values start at 0
 
     def __call__(self, carry: Carry, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Carry, Output]:
         actor_carry, logits = self.actor(carry.actor, obs, prev_action, start)
@@ -300,10 +303,11 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
 
     params: Any
     opt_state: Any
+    reward_scale: RewardScale
     actor: Actor
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
@@ -332,22 +336,16 @@ def make_actor(args: Args):
         carry, output = forward(network, params, carry, obs[None], prev_action[None], start[None])
         return carry, jax.tree.map(lambda x: x[0], output)
 
-    def final_values(params, carry, info, action, truncated):
-        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
-        final, observe = envs.final_observation(info)
-
-        def read_final(final):
-            _, output = read(params, carry, observe(final), action, jnp.zeros_like(truncated))
-            return jnp.where(truncated, output.value, 0.0)
-
-        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
-
     def act(params, actor: Actor, policy) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)
         carry, output = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
         action = choose(action_key, output.logits, policy)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
         done = terminated | truncated
+
+        def value_of(final):  # of observations that follow this step
+            return read(params, carry, final, action, jnp.zeros_like(truncated))[1].value
+
         transition = Transition(
             obs=actor.obs,
             prev_action=actor.prev_action,
@@ -358,7 +356,7 @@ def make_actor(args: Args):
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            final_value=final_values(params, carry, info, action, truncated),
+            final_value=final_values(envs, info, truncated, value_of),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )
@@ -386,7 +384,10 @@ def make_train(args: Args):
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None])
-        return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
+        opt_state, reward_scale = optimizer.init(params), RewardScale.fresh(args.num_envs)
+        return TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=jnp.int32(0)
+        )
 
     def loss(params, carry, batch: Transition, advantage, target):
         """`ppo_loss` of a minibatch [T, B]."""
@@ -399,6 +400,8 @@ def make_train(args: Args):
         last = actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None]
         _, output = forward(network, state.params, *last)
         next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
+        rollout = rollout.replace(reward=rollout.reward / reward_scale.std)
         advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
@@ -428,7 +431,9 @@ def make_train(args: Args):
         orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
         learning = (state.params, state.opt_state), jnp.bool_(False)
         ((params, opt_state), _), learned = jax.lax.scan(epoch, learning, orders)
-        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
+        state = TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
+        )
         return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update

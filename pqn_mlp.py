@@ -20,11 +20,11 @@ import optax
 from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
-from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
-from popgym_arcade.baselines.environment import in_parallel, is_pixels
+from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat
 from popgym_arcade.baselines.running.run import Run
@@ -58,6 +58,8 @@ class Args(ArcadeArgs):
     """passes over a rollout"""
     gamma: UnitInterval = 0.99
     """discount"""
+    norm_reward: bool = True
+    """learn from rewards divided by the running standard deviation of their discounted sums"""
     q_lambda: UnitInterval = 0.65
     """lambda of the Q(lambda) returns"""
     max_grad_norm: Positive = 10.0
@@ -96,7 +98,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] of pixels, [N, width] of anything else."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, [N, width] by dense."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -108,11 +110,11 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
-            x = dense(32, use_bias=False)(patches(obs, self.dtype))
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
             # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-            x = nn.leaky_relu(dense(64)(merge(x, 2)))
-            x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
             x = obs.reshape(len(obs), -1).astype(jnp.float32)
             for _ in range(2):
@@ -139,7 +141,7 @@ class QNetwork(nn.Module):
         self.encode = Encoder(args.encoder if self.pixels else "dense", dtype, args.hidden_size)
         layers = [nn.Dense(args.hidden_size, dtype=dtype) for _ in range(2 if self.pixels else 0)]
         self.hidden = [(layer, nn.LayerNorm(dtype=dtype)) for layer in layers]
-        self.head = nn.Dense(self.num_actions)
+        self.head = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros)  # values start at 0
 
     def __call__(self, obs: jax.Array) -> Output:
         steps, batch = obs.shape[:2]
@@ -233,10 +235,11 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
 
     params: Any
     opt_state: Any
+    reward_scale: RewardScale
     actor: Actor
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
@@ -261,15 +264,6 @@ def make_actor(args: Args):
     def read(params, obs):
         return forward(network, params, (), obs[None])[1].q[0]
 
-    def final_values(params, info, truncated):
-        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
-        final, observe = envs.final_observation(info)
-
-        def read_final(final):
-            return jnp.where(truncated, read(params, observe(final)).max(axis=-1), 0.0)
-
-        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
-
     def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)
         q = read(params, actor.obs)
@@ -283,7 +277,7 @@ def make_actor(args: Args):
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            final_value=final_values(params, info, truncated),
+            final_value=final_values(envs, info, truncated, lambda obs: read(params, obs).max(axis=-1)),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )
@@ -302,15 +296,17 @@ def make_actor(args: Args):
 def make_train(args: Args):
     """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
     network, begin, act = make_actor(args)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
-    )
+    learning_rate = functools.partial(learning_rate_at, args)
+    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.radam(learning_rate))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.obs[None])
-        return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
+        opt_state, reward_scale = optimizer.init(params), RewardScale.fresh(args.num_envs)
+        return TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=jnp.int32(0)
+        )
 
     def loss(params, batch: Transition, target):
         """Half the mean squared distance of Q(s, a) to the targets [B], and what is logged of it."""
@@ -325,6 +321,8 @@ def make_train(args: Args):
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         _, output = forward(network, state.params, (), actor.obs[None])
         next_value = jnp.concatenate([rollout.value[1:], output.q.max(axis=-1)])  # [T, E]
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
+        rollout = rollout.replace(reward=rollout.reward / reward_scale.std)
         target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
 
         def minibatch(learner, order):
@@ -336,10 +334,12 @@ def make_train(args: Args):
             return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = shuffled(epoch_keys, args.num_envs, args.num_steps, args.num_minibatches)
-        order = jax.tree.map(jnp.concatenate, orders)  # the minibatches of all epochs, one after the other
+        order = jax.tree.map(jnp.concatenate, shuffled(epoch_keys, args.num_envs, args.num_steps, args.num_minibatches))
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), order)
-        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
+        state = TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
+        )
+        learned["q_values"] *= reward_scale.std  # logged in the game's own unit
         return state, jax.tree.map(jnp.mean, learned) | episode_sums(rollout)
 
     return init, update

@@ -20,12 +20,12 @@ import optax
 from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
-from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
-from popgym_arcade.baselines.environment import in_parallel, is_pixels
+from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
+from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat
 from popgym_arcade.baselines.running.run import Run
@@ -59,6 +59,8 @@ class Args(ArcadeArgs):
     """passes over a rollout"""
     gamma: UnitInterval = 0.99
     """discount"""
+    norm_reward: bool = True
+    """learn from rewards divided by the running standard deviation of their discounted sums"""
     q_lambda: UnitInterval = 0.87
     """lambda of the Q(lambda) returns"""
     max_grad_norm: Positive = 10.0
@@ -101,7 +103,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] of pixels, [N, 256] of anything else."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -112,11 +114,11 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
-            x = dense(32, use_bias=False)(patches(obs, self.dtype))
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
             # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-            x = nn.leaky_relu(dense(64)(merge(x, 2)))
-            x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
             x = obs.reshape(len(obs), -1).astype(jnp.float32)
             for _ in range(2):
@@ -140,13 +142,14 @@ class QNetwork(nn.Module):
 
     def setup(self):
         args, dtype = self.args, jnp.dtype(self.args.precision)
-        input_size = (512 if self.pixels else 256) + args.prev_action * self.num_actions
-        self.encode = Encoder(args.encoder if self.pixels else "dense", dtype)
+        kind = args.encoder if self.pixels else "dense"
+        self.encode = Encoder(kind, dtype)
+        input_size = (512 if kind == "paper" else 256) + args.prev_action * self.num_actions
         self.remember = Memory(
             MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=args.num_steps
         )
         self.norm = nn.LayerNorm()
-        self.head = nn.Dense(self.num_actions)
+        self.head = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros)  # values start at 0
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
@@ -247,10 +250,11 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
 
     params: Any
     opt_state: Any
+    reward_scale: RewardScale
     actor: Actor
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
@@ -279,22 +283,16 @@ def make_actor(args: Args):
         carry, output = forward(network, params, carry, obs[None], prev_action[None], start[None])
         return carry, output.q[0]
 
-    def final_values(params, carry, info, action, truncated):
-        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
-        final, observe = envs.final_observation(info)
-
-        def read_final(final):
-            _, q = read(params, carry, observe(final), action, jnp.zeros_like(truncated))
-            return jnp.where(truncated, q.max(axis=-1), 0.0)
-
-        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
-
     def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)
         carry, q = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
         action = epsilon_greedy(action_key, q, epsilon)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
         done = terminated | truncated
+
+        def value_of(final):  # of observations that follow this step
+            return read(params, carry, final, action, jnp.zeros_like(truncated))[1].max(axis=-1)
+
         transition = Transition(
             obs=actor.obs,
             prev_action=actor.prev_action,
@@ -304,7 +302,7 @@ def make_actor(args: Args):
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            final_value=final_values(params, carry, info, action, truncated),
+            final_value=final_values(envs, info, truncated, value_of),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )
@@ -326,15 +324,17 @@ def make_actor(args: Args):
 def make_train(args: Args):
     """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
     network, begin, act = make_actor(args)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
-    )
+    learning_rate = functools.partial(learning_rate_at, args)
+    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.radam(learning_rate))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None])
-        return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
+        opt_state, reward_scale = optimizer.init(params), RewardScale.fresh(args.num_envs)
+        return TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=jnp.int32(0)
+        )
 
     def loss(params, carry, batch: Transition, target):
         """Half the mean squared distance of Q(s_t, a_t) to the targets [T, B], and what is logged of it."""
@@ -350,6 +350,8 @@ def make_train(args: Args):
         last = actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None]
         _, output = forward(network, state.params, *last)
         next_value = jnp.concatenate([rollout.value[1:], output.q.max(axis=-1)])  # [T, E]
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
+        rollout = rollout.replace(reward=rollout.reward / reward_scale.std)
         target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
 
         def minibatch(learner, envs):
@@ -364,7 +366,10 @@ def make_train(args: Args):
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
         orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
-        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
+        state = TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
+        )
+        learned["q_values"] *= reward_scale.std  # logged in the game's own unit
         return state, jax.tree.map(jnp.mean, learned) | episode_sums(rollout)
 
     return init, update

@@ -45,13 +45,13 @@ try:
 except ImportError:  # it comes with an extra, and --help needs none
     optuna, BasePruner, SuccessiveHalvingPruner = None, object, object
 
-NAME = Path(__file__).stem
 ROOT = Path(__file__).resolve().parent
 TRAINING_SCRIPTS = "pqn_mlp pqn_rnn ppo_mlp ppo_rnn ppo_continuous_action dqn_mlp dqn_rnn impala_popart".split()
 OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # set by tune.py
 COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
 ALIKE = 3  # trials in a row that fail in the same way end the search
+POLL_SECONDS = 0.5  # between two looks at a training
 POINTS = 1000  # steps of Optuna for the training in one environment, whatever its length and number of evaluations
 ASK = (ROOT / "popgym_arcade/baselines/running/ask.py").read_text("utf-8")  # what another process says of a script
 
@@ -330,7 +330,7 @@ def train(args: Args, env_id: str, values: dict, folder: Path) -> Iterator[tuple
             seen = len(scores)
             if code is not None:
                 break
-            time.sleep(0.5)
+            time.sleep(POLL_SECONDS)
     printed = complaint((folder / "log").read_text(errors="replace"))
     if code == CANNOT_WRITE:
         raise CannotWrite(f"a training cannot write: {printed.partition(';')[0]}; fix that, then continue with --study")
@@ -452,7 +452,7 @@ PRUNERS = {
 def open_study(args: Args, folder: Path):
     """The study in a folder, created if there is none. Trials that were interrupted are queued again."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    where = {"storage": f"sqlite:///{folder / 'study.db'}", "study_name": NAME, "load_if_exists": True}
+    where = {"storage": f"sqlite:///{folder / 'study.db'}", "study_name": "tune", "load_if_exists": True}
     study = optuna.create_study(**where, direction="maximize", pruner=PRUNERS[args.pruner](args))
     # a sampler that continues draws other numbers than the first one
     study.sampler = SAMPLERS[args.sampler](args, args.seed + len(study.trials))
@@ -589,7 +589,7 @@ def run() -> None:
     try:
         main(read_settings(sys.argv[1:]))
     except UserError as error:
-        print(f"{NAME}.py: error: {error}", file=sys.stderr)
+        print(f"tune.py: error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("stopped; continue with --study", file=sys.stderr)

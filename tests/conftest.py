@@ -20,8 +20,12 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_disable_most_optimizations", True)  # a plugin of pytest may have imported JAX
 
-# A key that is used twice gives correlated "randomness" that no other test notices; with this flag it raises.
-jax.config.update("jax_debug_key_reuse", True)
+# Files whose programs test_keys.py checks, for all scripts and ids: checking them again in every run takes an eighth of
+# the time.
+KEYS_ARE_CHECKED = (
+    "test_contract test_pqn test_ppo test_ppo_continuous_action test_dqn test_impala_popart test_normalization "
+    "test_devices test_memory test_memory_formulas test_memory_use test_memax_fixes test_encoding"
+).split()
 
 
 def pytest_addoption(parser):
@@ -43,6 +47,13 @@ def optimizations(request, monkeypatch):
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture(autouse=True)
+def key_reuse(request):
+    """Lets a key that is used twice raise: it gives correlated "randomness" that no other test notices."""
+    checked = group_of(request.node) in harness.IDS or request.path.stem in KEYS_ARE_CHECKED
+    jax.config.update("jax_debug_key_reuse", not checked)
 
 
 def pytest_collection_finish():

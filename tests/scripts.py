@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from harness import only_usually
 
-from popgym_arcade.baselines.devices.mesh import over_seeds, seed_by_seed
+from popgym_arcade.baselines.devices.mesh import leaf_name, over_seeds, seed_by_seed
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
 from popgym_arcade.baselines.running.metrics import repeat
 
@@ -85,11 +85,13 @@ def learned_return(name, args, seeds=3):
 
 
 def fresh_params(name, args):
-    """The network and its parameters; values of impala_popart.py, which start at 0, are those of a random layer."""
+    """The network and its parameters; values, which start at 0, are those of a random layer."""
     module = script(name)
     network, _, _ = module.make_actor(args)
     params = jax.jit(module.make_train(args)[0])(jax.random.key(0)).params
-    if name == "impala_popart":
-        head = params["params"]["value"]
-        head["kernel"] = 0.1 * jax.random.normal(jax.random.key(1), head["kernel"].shape)
-    return network, params
+
+    def filled(path, x):
+        at_zero = leaf_name(path).endswith("kernel") and not x.any()
+        return 0.1 * jax.random.normal(jax.random.key(2), x.shape) if at_zero else x
+
+    return network, jax.tree_util.tree_map_with_path(filled, params)

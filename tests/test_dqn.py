@@ -263,6 +263,7 @@ def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
     read = functools.partial(forward, network)
     flat = lambda x: np.asarray(x).reshape(args.batch_size, -1, *x.shape[3:])  # noqa: E731
     steps = jax.tree.map(flat, sample.experience.steps)  # [B, burn-in + T, ...]
+    reward = steps.reward / float(after.reward_scale.std)
     length, no_start = args.burn_in + args.num_steps, jnp.zeros((1, args.batch_size), bool)
 
     def walk(params):
@@ -281,7 +282,7 @@ def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
     for b, i in np.ndindex(error.shape):
         t, target, discount = args.burn_in + i, 0.0, 1.0
         for k in range(t, min(t + args.n_step, length)):
-            target, discount = target + discount * steps.reward[b, k], discount * args.gamma
+            target, discount = target + discount * reward[b, k], discount * args.gamma
             if steps.terminated[b, k] or steps.truncated[b, k]:
                 break
         if not steps.terminated[b, k]:
@@ -302,16 +303,17 @@ def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
 def test_a_gradient_step_of_dqn_mlp_against_a_loop(prioritized):
     args = small("dqn_mlp", env_params=("max_steps_in_episode=6",), learning_starts=0, prioritized=prioritized)
     state = with_another_target(trained("dqn_mlp", args, 6)[0])
-    sample, _, metrics = sampled_in_the_next_update("dqn_mlp", args, state)
+    sample, after, metrics = sampled_in_the_next_update("dqn_mlp", args, state)
     network, _, _ = dqn_mlp.make_actor(args)
     steps = jax.tree.map(lambda x: np.asarray(x)[:, 0], sample.experience)
+    reward = steps.reward / float(after.reward_scale.std)
     values = jax.jit(lambda params, x: network.apply(params, x[None]).q[0])
     q, next_q = (np.asarray(values(state.params, x)) for x in (steps.seen, steps.next_seen))
     target_next_q = np.asarray(values(state.target_params, steps.next_seen))
     error = np.zeros(args.batch_size)
     for b in range(args.batch_size):
         value = 0 if steps.terminated[b] else target_next_q[b, int(next_q[b].argmax())]
-        error[b] = q[b, steps.action[b]] - steps.reward[b] - args.gamma * value
+        error[b] = q[b, steps.action[b]] - reward[b] - args.gamma * value
     expected = 0.5 * (weights(args, sample, int(state.update)) * error**2).mean()
     assert float(metrics["td_loss"]) == pytest.approx(expected, rel=1e-4)
 

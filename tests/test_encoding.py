@@ -18,7 +18,7 @@ def test_encoders_read_pixels_of_any_side(side):
     for kind in kinds:
         encoder = Encoder(kind, jnp.float32)
         features, params = encoder.init_with_output(jax.random.key(1), obs)
-        assert features.shape == (2, 512) and features.dtype == jnp.float32
+        assert features.shape == (2, {"patch": 256, "paper": 512}[kind]) and features.dtype == jnp.float32
         if kind == "patch":  # reads every corner; the paper's VALID convolutions leave out a few pixels at two edges
             for y, x in ((0, 0), (0, side - 1), (side - 1, 0), (side - 1, side - 1)):
                 changed = obs.at[:, y, x].set(255 - obs[:, y, x])
@@ -53,3 +53,16 @@ def test_patches_hold_neighbours():
         expected = obs[:, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2] / 255
         np.testing.assert_allclose(found[:, y, x], expected, rtol=1e-6)
     assert merge(jnp.zeros((1, 8, 4, 3)), 2).shape == (1, 4, 2, 12)
+
+
+@pytest.mark.parametrize("side", [84, 128, 256])
+def test_patches_of_few_pixels_are_averages(side):
+    obs = np.random.default_rng(0).integers(0, 256, (2, side, side, 3)).astype(np.uint8)
+    found = np.asarray(patches(jnp.asarray(obs), jnp.float32, pixels=4)).reshape(2, 16, 16, 4, 4, 3)
+    area = 2 if side < 256 else 4  # px along a side of what is averaged
+    padded = np.zeros((2, 64 * area, 64 * area, 3))
+    padded[:, :side, :side] = obs
+    for y, x, i, j in ((0, 0, 0, 0), (3, 5, 2, 1), (9, 9, 3, 3), (15, 15, 0, 2)):
+        top, left = (4 * y + i) * area, (4 * x + j) * area
+        expected = padded[:, top : top + area, left : left + area].mean(axis=(1, 2)) / 255
+        np.testing.assert_allclose(found[:, y, x, i, j], expected, atol=1e-6)

@@ -80,9 +80,9 @@ def test_every_filter_of_every_script_is_found(name, encoder, tmp_path):
     params = agent.params["params"]
     if encoder == "patch":
         first = filters["critic", "Dense_0"]
-        assert first.shape == (32, 8, 8, 3) and filters["actor", "Dense_1"].shape == (64, 2, 2, 32)
-        patch = jax.random.normal(jax.random.key(0), (1, 8, 8, 3))
-        answers = merge(patch, 8)[0, 0, 0] @ params["critic"]["encode"]["Dense_0"]["kernel"]
+        assert first.shape == (16, 4, 4, 3) and filters["actor", "Dense_1"].shape == (32, 2, 2, 16)
+        patch = jax.random.normal(jax.random.key(0), (1, 4, 4, 3))
+        answers = merge(patch, 4)[0, 0, 0] @ params["critic"]["encode"]["Dense_0"]["kernel"]
         np.testing.assert_allclose((first * np.asarray(patch)).sum(axis=(1, 2, 3)), answers, rtol=1e-4, atol=1e-4)
     else:
         kernel = np.asarray(params["encode"]["Conv_1"]["kernel"])
@@ -134,8 +134,8 @@ def test_pairs_groups_and_steps(runs, tmp_path):
     }
     both = summary["value_normalization none", "value_normalization popart", "64"]
     assert both["pairs"] == "4" and float(both["distance_sum"]) == pytest.approx(norm / 2)
-    assert float(both["distance_mean"]) == pytest.approx(norm / 2 / 32)
-    assert float(both["low"]) == 0 and float(both["high"]) == pytest.approx(norm / 32)
+    assert float(both["distance_mean"]) == pytest.approx(norm / 2 / 16)
+    assert float(both["low"]) == 0 and float(both["high"]) == pytest.approx(norm / 16)
     assert ("value_normalization none", "value_normalization popart", "last") in summary
     moved = rows_in(out / "changes.csv")
     assert {(r["step"], float(r["distance_sum"]) == 0) for r in moved} == {("0", True), ("64", False), ("128", False)}

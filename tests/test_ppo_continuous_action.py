@@ -11,39 +11,12 @@ from scripts import fresh_params, learned_return, small, trained
 
 import ppo_continuous_action as script
 from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.normalization import Moments
 from popgym_arcade.baselines.running.checkpoints import save_checkpoint
 from popgym_arcade.baselines.running.folder import make_run_folder
-from ppo_continuous_action import Moments, Output, Transition
+from ppo_continuous_action import Output
 
 NAME = "ppo_continuous_action"
-
-
-def test_moments_are_those_of_all_samples():
-    rng = np.random.default_rng(0)
-    batches = [rng.normal(3, 2, (size, 4)) for size in (1, 50, 7, 300)]
-    moments = Moments.fresh((4,))
-    for batch in batches:
-        moments = moments.updated(jnp.asarray(batch, jnp.float32))
-    together = np.concatenate(batches)
-    np.testing.assert_allclose(moments.mean, together.mean(axis=0), atol=1e-4)
-    np.testing.assert_allclose(moments.var, together.var(axis=0), rtol=1e-4)
-    assert float(moments.count) == pytest.approx(len(together), rel=1e-5)
-
-
-def test_discounted_sums_equal_a_loop():
-    rng = np.random.default_rng(1)
-    reward, ends = rng.normal(size=(20, 3)), rng.random((2, 20, 3)) < 0.1
-    fields = dict.fromkeys(field.name for field in dataclasses.fields(Transition))
-    fields |= {"reward": jnp.asarray(reward, jnp.float32), "terminated": ends[0], "truncated": ends[1] & ~ends[0]}
-    before = rng.normal(size=3)
-    last, sums = script.discounted_sums(Transition(**fields), jnp.asarray(before, jnp.float32), 0.9)
-    for e in range(3):
-        s = before[e]
-        for t in range(20):
-            s = reward[t, e] + 0.9 * s
-            assert float(sums[t, e]) == pytest.approx(s, abs=1e-5)
-            s = 0.0 if ends[:, t, e].any() else s
-        assert float(last[e]) == pytest.approx(s, abs=1e-5)
 
 
 def test_the_distribution_is_of_independent_normals():
@@ -115,8 +88,8 @@ def test_the_normaliser_is_in_the_checkpoint(tmp_path):
     args = small(NAME, run_dir=str(tmp_path))
     state, _ = trained(NAME, args, 3)
     moments = state.params["moments"]["obs"]
-    assert float(moments.count) == pytest.approx(96, rel=1e-5) and float(state.reward_moments.count) > 95
-    assert float(jnp.abs(moments.mean).max()) > 0 and float(state.reward_moments.var) != 1
+    assert float(moments.count) == pytest.approx(96, rel=1e-5) and float(state.reward_scale.moments.count) > 95
+    assert float(jnp.abs(moments.mean).max()) > 0 and float(state.reward_scale.moments.var) != 1
     folder = make_run_folder(args)
     save_checkpoint(folder, args, 96, state)
     assert_equal(state, restored(folder)[1])

@@ -155,9 +155,9 @@ def discrete_gymnax_ids():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", usually("MemoryChain-bsuite", "Breakout-MinAtar", of=discrete_gymnax_ids()))
-def test_one_update_on_every_gymnax_id(env_id):
+def test_some_updates_on_every_gymnax_id(env_id):
     state, metrics = trained(
-        "pqn_rnn", small("pqn_rnn", env_id=env_id, memory="MLP", update_epochs=1, num_minibatches=1), 1
+        "pqn_rnn", small("pqn_rnn", env_id=env_id, memory="MLP", update_epochs=1, num_minibatches=1), 4
     )
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
     assert float(metrics["grad_norm"]) > 0

@@ -74,6 +74,7 @@ PROGRAM = f"""
 import signal, sys
 sys.path[:0] = [{str(ROOT)!r}]
 import tune
+tune.POLL_SECONDS = 0.05
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
 tune.ask = lambda script, lines: ({{"learning_rate": "float", "num_steps": "int", "env_id": "str"}}, "")
 tune.command = lambda args, env_id, values, run_dir: [
@@ -93,6 +94,7 @@ def played(tmp_path, monkeypatch):
         *tune.as_flags(values),
     ]
     monkeypatch.setattr(tune, "command", line)
+    monkeypatch.setattr(tune, "POLL_SECONDS", 0.05)
     kinds = {"learning_rate": float, "num_steps": int, "env_id": str}
     monkeypatch.setattr(tune, "kinds_of", lambda script: kinds)
     monkeypatch.setattr(tune, "ask", lambda script, lines: (kinds, ""))

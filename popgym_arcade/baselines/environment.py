@@ -22,6 +22,7 @@ import numpy as np
 from gymnax.environments.environment import Environment
 
 import popgym_arcade
+from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
 
@@ -164,6 +165,19 @@ class ParallelEnvs:
         if "final_state" in info:
             return info["final_state"], jax.vmap(self.env.get_obs)
         return info["final_observation"], lambda obs: obs
+
+
+def final_values(envs: ParallelEnvs, info: dict, truncated: jax.Array, value_of: Callable) -> jax.Array:
+    """Values [E] of the final observations of truncated episodes, 0 elsewhere, by value_of(obs[E, ...]) -> [E].
+
+    Observations are drawn and read only in a step in which an episode is truncated.
+    """
+    final, observe = envs.final_observation(info)
+
+    def read_final(final):
+        return jnp.where(truncated, value_of(observe(final)), 0.0)
+
+    return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
 
 
 def in_parallel(args: Any) -> ParallelEnvs:

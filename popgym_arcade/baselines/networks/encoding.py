@@ -30,12 +30,25 @@ def merge(x: jax.Array, side: int) -> jax.Array:
     return x.reshape(n, h // side, w // side, side * side * c)
 
 
-def patches(obs: jax.Array, dtype: Any) -> jax.Array:
-    """uint8 [N, h, w, c] -> [N, 16, 16, F] from 0 to 1: 16 x 16 patches whatever the size, padded with black."""
-    patch = -(-max(obs.shape[1:3]) // PATCHES)
+def patches(obs: jax.Array, dtype: Any, pixels: int | None = None) -> jax.Array:
+    """uint8 [N, h, w, c] -> [N, 16, 16, F] from 0 to 1: 16 x 16 patches whatever the size, padded with black.
+
+    `pixels` reduces each patch to that many along each side, averages of those they cover, so that movements of less
+    than one of them are still seen; F = pixels * pixels * c. Without it, each pixel is kept.
+    """
+    step = pixels or 1
+    patch = step * -(-max(obs.shape[1:3]) // (PATCHES * step))
     rows, columns = (PATCHES * patch - side for side in obs.shape[1:3])
-    # rearranged as bytes, before they become four times as many
-    return merge(jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0))), patch).astype(dtype) / 255
+    obs = jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0)))
+    if pixels is None:
+        return merge(obs, patch).astype(dtype) / 255  # rearranged as bytes, before they become four times as many
+    return merge(averaged(obs, patch // pixels, dtype), pixels)
+
+
+def averaged(obs: jax.Array, side: int, dtype: Any) -> jax.Array:
+    """uint8 [N, h, w, c] -> [N, h / side, w / side, c] from 0 to 1: averages of side x side pixels."""
+    rows = sum(obs[:, i::side].astype(dtype) for i in range(side))  # slices: XLA reduces short axes much slower
+    return sum(rows[:, :, i::side] for i in range(side)) / (255 * side * side)
 
 
 def paper_convolutions(obs: jax.Array, dtype: Any, kernel_init: Any = nn.linear.default_kernel_init) -> jax.Array:

@@ -1,0 +1,116 @@
+"""What memory is worth: the same agent trained twice on a game that hides something, with a memory and without one.
+
+    make train
+    python benchmark/memory_demo.py --env-id MineSweeperEasy --seed 1      # these are flags of pqn_rnn.py
+
+Trains pqn_rnn.py with `--memory MinGRU` and with `--memory MLP`, which is the same network without a memory. Prints
+both returns next to those of random play and of the best player, and leaves in a new folder of runs/ both run folders,
+`with_and_without_memory.png`, and `episode.gif`, an episode of the agent with memory. Flags come on top of DEFAULTS.
+"""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from popgym_arcade.analysis.tables import read_csv  # noqa: E402
+from popgym_arcade.baselines.scripts import read_about  # noqa: E402
+
+DEFAULTS = "--env-id CountRecallEasy --partial-obs --hidden-size 128 --total-timesteps 200000 --eval-every 20000"
+DEFAULTS += " --eval-episodes 64 --num-devices 1 --checkpoint-every 0 --capture-video"
+COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
+MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
+
+
+def new_folder() -> Path:
+    """A folder of runs/ that is not there yet, named by the time."""
+    folder = ROOT / "runs" / time.strftime("memory_demo-%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def train(flags: list[str], memory: str, folder: Path) -> Path:
+    """The run folder of a training with this memory. Ends the program with the training's exit code if that fails."""
+    place = folder / memory
+    command = [sys.executable, "pqn_rnn.py", *DEFAULTS.split(), *flags, "--memory", memory, "--run-dir", str(place)]
+    training = subprocess.Popen(command, cwd=ROOT)
+    while (code := wait(training)) is None:
+        pass
+    if code:
+        sys.exit(code if code > 0 else 128 - code)
+    return next(place.iterdir())
+
+
+def wait(training: subprocess.Popen) -> int | None:
+    """Its exit code; None after a Ctrl-C, which the training has heard too and saves itself before it ends."""
+    try:
+        return training.wait()
+    except KeyboardInterrupt:
+        return None
+
+
+def curve(run: Path, policy: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, and mean returns over seeds, of a policy's evaluations."""
+    rows = [row for row in read_csv(run / "eval.csv") if row["policy"] == policy]
+    steps = sorted({int(row["global_step"]) for row in rows})
+    means = [np.mean([float(row["return_mean"]) for row in rows if int(row["global_step"]) == step]) for step in steps]
+    return np.array(steps), np.array(means)
+
+
+def best_return(env_id: str) -> float | None:
+    """The return of the player that knows the whole state; None for an id that is not one of popgym_arcade."""
+    found = [row for row in read_csv(ROOT / "benchmark/results/oracle.csv") if row["env_id"] == env_id]
+    return float(found[0]["return_mean"]) if found else None
+
+
+def picture(curves: dict, levels: dict, title: str, path: Path) -> None:
+    """Both learning curves, between the random policy's return and the best."""
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for label, (steps, means) in curves.items():
+        axes.plot(steps, means, color=COLORS[label], marker="o", markersize=4, label=f"{label} ({MEMORIES[label]})")
+    for label, level in levels.items():
+        axes.axhline(level, color="grey", linewidth=1, linestyle=":")
+        axes.annotate(label, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="grey")
+    axes.set(title=title, xlabel="environment steps", ylabel="return of the greedy policy", xlim=(0, None))
+    axes.legend(frameon=False, loc="center left" if len(levels) > 1 else "best")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main(flags: list[str]) -> Path:
+    """Trains both agents, prints the table, and returns the folder with the picture and the film."""
+    folder = new_folder()
+    runs = {label: train(flags, memory, folder) for label, memory in MEMORIES.items()}
+    args = read_about(runs["with memory"])["args"]
+    curves = {label: curve(run, "greedy") for label, run in runs.items()}
+    levels = {"random policy": float(np.mean([curve(run, "random")[1] for run in runs.values()]))}
+    best = best_return(args["env_id"])
+    if best is not None:
+        levels = {"best possible": best} | levels
+    title = f"{args['env_id']}, {'partially' if args['partial_obs'] else 'fully'} observable"
+    picture(curves, levels, title, folder / "with_and_without_memory.png")
+    film = runs["with memory"] / "episode.gif"
+    if film.exists():
+        shutil.copyfile(film, folder / "episode.gif")
+    reached = {f"{label} ({MEMORIES[label]})": means[-1] for label, (_, means) in curves.items()}
+    print(f"\n{title}, greedy return after {curves['with memory'][0][-1]:,} steps")
+    for label, value in sorted({**levels, **reached}.items(), key=lambda item: -item[1]):
+        print(f"  {label:<26}{value:6.3f}")
+    print(f"picture and film in {folder}")
+    return folder
+
+
+if __name__ == "__main__":
+    if {"-h", "--help"} & set(sys.argv):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for | head
+        print(__doc__)
+        sys.exit(subprocess.run([sys.executable, "pqn_rnn.py", "--help"], cwd=ROOT).returncode)
+    main(sys.argv[1:])

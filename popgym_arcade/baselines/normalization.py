@@ -1,0 +1,70 @@
+"""Running moments, and rewards in units of the spread of returns, so that one learning rate suits every game.
+
+Shapes: T steps of a rollout, E environments, N samples.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+@struct.dataclass
+class Moments:
+    """Running mean and variance of `count` samples."""
+
+    mean: jax.Array
+    var: jax.Array
+    count: jax.Array
+
+    @classmethod
+    def fresh(cls, shape: tuple[int, ...]) -> "Moments":
+        """Mean 0 and variance 1, with the weight of a ten-thousandth of a sample: soon forgotten."""
+        return cls(mean=jnp.zeros(shape, jnp.float32), var=jnp.ones(shape, jnp.float32), count=jnp.float32(1e-4))
+
+    def updated(self, x: jax.Array) -> "Moments":
+        """The moments once the samples x[N, ...] are added (Chan et al. 1979, the parallel algorithm)."""
+        count = self.count + x.shape[0]
+        weight = x.shape[0] / count
+        delta = x.mean(axis=0) - self.mean
+        var = (1 - weight) * self.var + weight * x.var(axis=0) + weight * (1 - weight) * delta**2
+        return Moments(mean=self.mean + weight * delta, var=var, count=count)
+
+
+@struct.dataclass
+class RewardScale:
+    """The unit in which an agent learns: the standard deviation of the discounted sums of past rewards.
+
+    Rewards divided by it have returns of a size that does not depend on the game (Engstrom et al. 2020, section 3,
+    https://arxiv.org/abs/2005.12729). It is part of the train state, so that a checkpoint has it.
+    """
+
+    sums: jax.Array  # [E] float32, discounted, of the current episodes
+    moments: Moments  # of all such sums so far
+
+    @classmethod
+    def fresh(cls, num_envs: int) -> "RewardScale":
+        """Before the first reward: the unit is that of the game."""
+        return cls(sums=jnp.zeros(num_envs, jnp.float32), moments=Moments.fresh(()))
+
+    def updated(self, rollout: Any, gamma: float) -> "RewardScale":
+        """The scale once a rollout's rewards, terminated and truncated [T, E] are known."""
+        sums, every_sum = discounted_sums(rollout, self.sums, gamma)
+        return RewardScale(sums, self.moments.updated(every_sum.T.reshape(-1)))  # E first, which devices share
+
+    @property
+    def std(self) -> jax.Array:
+        """The unit: float32 [], 1 until the first update."""
+        return jnp.sqrt(self.moments.var + 1e-8)
+
+
+def discounted_sums(rollout: Any, before: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
+    """S_t = r_t + gamma S_{t-1}, anew in each episode, S_{-1} = before[E]: the next rollout's `before`, and S[T, E]."""
+
+    def forward_in_time(previous, now):
+        reward, done = now
+        total = reward + gamma * previous
+        return jnp.where(done, 0.0, total), total
+
+    return jax.lax.scan(forward_in_time, before, (rollout.reward, rollout.terminated | rollout.truncated))
