@@ -11,6 +11,6 @@ PYTHON="${PYTHON:-.venv/bin/python}"
 if [ -e "$STUDY/args.json" ]; then exec "$PYTHON" tune.py --study "$STUDY" --trials "$TRIALS"; fi
 exec "$PYTHON" tune.py --study "$STUDY" --trials "$TRIALS" --script "$SCRIPT" --startup-trials 4 --seed 1000 --num-seeds 1 \
     --env-ids MineSweeperEasy SkittlesEasy CountRecallEasy BreakoutEasy CartPoleEasy \
-    --search learning_rate=2e-4..2e-3:log gamma=0.9,0.95,0.98 q_lambda=0.4..0.9 num_envs=32,64,128 \
-    num_minibatches=8,16,32 update_epochs=1,2,3 exploration_fraction=0.1..0.4 \
-    -- --total-timesteps 150000 --eval-every 37000 --eval-episodes 64 --checkpoint-every 0
+    --search learning_rate=4e-4..1.6e-3:log gamma=0.9,0.95,0.97 q_lambda=0.5..0.85 num_envs=32,64 num_minibatches=16,32 \
+    update_epochs=2,3 exploration_fraction=0.1..0.3 \
+    -- --total-timesteps 100000 --eval-every 33000 --eval-episodes 64 --checkpoint-every 0
