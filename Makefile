@@ -1,6 +1,6 @@
 # Every target that needs Python sets up .venv by itself, and again when a requirement file has changed.
-#   make train TRAIN_ARGS="--env-id CountRecallEasy"     make test TEST_ARGS="tests/test_draw_utils.py -x"
-#   make train TRAIN_ARGS="--env-id CartPole-v1 --no-partial-obs --no-capture-video"     (an id without twins and pixels)
+#   make train TRAIN_ARGS="--env-id SkittlesEasy"     make test TEST_ARGS="tests/test_draw_utils.py -x"
+#   make train TRAIN_ARGS="--env-id CartPole-v1 --no-partial-obs --no-capture-video"      (an id without twins and pixels)
 
 PYTHON ?= python3
 TRAIN_ARGS ?=
@@ -27,9 +27,8 @@ help: ## list the targets
 
 setup: $(DEV) ## create .venv with everything that training and the tests need
 
-train: $(BASE) ## train a memory agent that balances a pole it does not see (TRAIN_ARGS are flags of pqn_rnn.py)
-	@$(BIN)/python pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 --total-timesteps 200000 \
-	    --num-devices 1 --eval-every 15000 --target-return 0.95 --capture-video $(TRAIN_ARGS)
+train: $(BASE) ## train the same agent with a memory and without, and compare (TRAIN_ARGS are flags of pqn_rnn.py)
+	@$(BIN)/python benchmark/memory_demo.py $(TRAIN_ARGS)
 
 saliency: $(BASE) ## show which past pixels the agent in agents/ uses: pictures and a page in analysis/
 	@$(BIN)/python saliency.py

@@ -1,13 +1,15 @@
 """What memory is worth: the same agent trained twice on a game that hides something, with a memory and without one.
 
     make train
-    python benchmark/memory_demo.py --env-id MineSweeperEasy --seed 1      # these are flags of pqn_rnn.py
+    python benchmark/memory_demo.py --env-id SkittlesEasy --seed 1      # these are flags of pqn_rnn.py
 
 Trains pqn_rnn.py with `--memory MinGRU` and with `--memory MLP`, which is the same network without a memory. Prints
 both returns next to those of random play and of the best player, and leaves in a new folder of runs/ both run folders,
 `with_and_without_memory.png`, and `episode.gif`, an episode of the agent with memory. Flags come on top of DEFAULTS.
 """
 
+import contextlib
+import itertools
 import shutil
 import signal
 import subprocess
@@ -24,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from popgym_arcade.analysis.tables import read_csv  # noqa: E402
 from popgym_arcade.baselines.scripts import read_about  # noqa: E402
 
-DEFAULTS = "--env-id CountRecallEasy --partial-obs --hidden-size 128 --total-timesteps 200000 --eval-every 20000"
+DEFAULTS = "--env-id MineSweeperEasy --partial-obs --hidden-size 128 --total-timesteps 200000 --eval-every 20000"
 DEFAULTS += " --eval-episodes 64 --num-devices 1 --checkpoint-every 0 --capture-video"
 COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
 MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
@@ -32,9 +34,12 @@ MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
 
 def new_folder() -> Path:
     """A folder of runs/ that is not there yet, named by the time."""
-    folder = ROOT / "runs" / time.strftime("memory_demo-%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True)
-    return folder
+    name = time.strftime("memory_demo-%Y%m%d-%H%M%S")
+    for n in itertools.count(1):
+        folder = ROOT / "runs" / (name if n == 1 else f"{name}-{n}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
 
 
 def train(flags: list[str], memory: str, folder: Path) -> Path:

@@ -224,7 +224,7 @@ def equations(jaxpr):
 
 
 @pytest.mark.parametrize("num_seeds", usually(2, of=(1, 2)))
-@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_rnn", "impala_popart", of=ON_POLICY))
 def test_final_observations_are_read_in_a_cond_also_with_seeds(name, num_seeds):
     args = (arcade if name in PIXEL else small)(name, num_seeds=num_seeds)
     init, update = script(name).make_train(args)
@@ -305,7 +305,11 @@ def test_every_gymnax_id_can_be_trained_on(name):
 KINDS = {True: ("Catch-bsuite", "Breakout-MinAtar", "FourRooms-misc"), False: ("Reacher-misc", "PointRobot-misc")}
 
 
-@pytest.mark.parametrize(("name", "env_id"), [(name, env_id) for name in ALL for env_id in KINDS[name in PIXEL]])
+SHAPES = [(name, env_id) for name in ALL for env_id in KINDS[name in PIXEL]]
+USUAL_SHAPES = [case for n, case in enumerate(SHAPES) if case[0] == "pqn_mlp" or n % 4 == 0]
+
+
+@pytest.mark.parametrize(("name", "env_id"), usually(*USUAL_SHAPES, of=SHAPES))
 def test_observations_of_each_shape_can_be_trained_on(name, env_id):
     assert_can_be_trained_on(name, env_id)
 
@@ -325,7 +329,7 @@ def test_one_update_from_pixels_also_in_bfloat16(name):
 
 
 @pytest.mark.parametrize("encoder", ["patch", "paper"])
-@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_rnn", "dqn_rnn", "impala_popart", of=PIXEL))
+@pytest.mark.parametrize("name", usually("pqn_rnn", "impala_popart", of=PIXEL))
 def test_no_convolution_is_left_in_a_cpu_program(name, encoder):
     init, update = script(name).make_train(arcade(name, encoder=encoder))
     text = jax.jit(update).lower(jax.eval_shape(init, jax.random.key(0))).as_text()
@@ -334,7 +338,7 @@ def test_no_convolution_is_left_in_a_cpu_program(name, encoder):
 
 # --------------------------------------------------------------------------------------------------------- learning
 
-CATCH = {"env_id": "Catch-bsuite", "total_timesteps": 40_000, "hidden_size": 64, "learning_rate": 1e-3}
+CATCH = {"env_id": "Catch-bsuite", "hidden_size": 64, "learning_rate": 1e-3}
 CHAIN = {"env_id": "MemoryChain-bsuite", "env_params": ("memory_length=5",)}
 CHAIN |= {"num_envs": 16, "learning_rate": 1e-3, "hidden_size": 32, "prev_action": False}
 ROLLOUTS = {"num_envs": 16, "num_steps": 32, "num_minibatches": 4}
@@ -343,18 +347,21 @@ REPLAY |= {"target_network_frequency": 500}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "flags"), [("pqn_mlp", ROLLOUTS), ("ppo_mlp", ROLLOUTS), ("dqn_mlp", REPLAY)])
-def test_catch_is_learned(name, flags):
+@pytest.mark.parametrize(
+    ("name", "flags", "steps"),
+    [("pqn_mlp", ROLLOUTS, 40_000), ("ppo_mlp", ROLLOUTS, 30_000), ("dqn_mlp", REPLAY, 25_000)],
+)
+def test_catch_is_learned(name, flags, steps):
     """Random play gets -0.6, and 1 is the most."""
-    assert learned_return(name, script(name).Args(**CATCH, **flags)) > 0.9
+    assert learned_return(name, script(name).Args(**CATCH, **flags, total_timesteps=steps)) > 0.9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "flags", "steps"), [("ppo_rnn", ROLLOUTS, 10_240), ("dqn_rnn", {}, 20_480)])
+@pytest.mark.parametrize(("name", "flags", "steps"), [("ppo_rnn", ROLLOUTS, 7_680), ("dqn_rnn", {}, 20_480)])
 def test_one_bit_is_remembered_for_five_steps(name, flags, steps):
     """MemoryChain: return 1 with memory, 0 on average without. For PQN, with that control, see tests/test_pqn.py.
 
-    Seeds 0 to 4 all needed half as many steps, or two thirds.
+    Seeds 0 to 4 of ppo_rnn.py all needed two thirds of the steps or less, those of dqn_rnn.py more than half.
     """
     assert learned_return(name, script(name).Args(**(CHAIN | flags), total_timesteps=steps), seeds=1) > 0.95
 

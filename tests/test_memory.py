@@ -8,7 +8,7 @@ from scripts import usually
 
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory, MinGRU
 
-COMMON = "MinGRU MLP GRU LRU Attention".split()
+COMMON = "MinGRU GRU Attention".split()
 
 
 @pytest.mark.parametrize("name", usually(*COMMON, of=MEMORIES))

@@ -176,7 +176,7 @@ def test_one_update_on_arcade_ids(env_id):
 def test_a_memory_learns_what_no_memory_can():
     """MemoryChain: remember one bit for five steps. Return 1 with memory, 0 on average without."""
     args = pqn_rnn.Args(env_id="MemoryChain-bsuite", env_params=("memory_length=5",), prev_action=False, hidden_size=32)
-    args = dataclasses.replace(args, total_timesteps=30_720, num_envs=16, num_minibatches=4)
+    args = dataclasses.replace(args, total_timesteps=20_480, num_envs=16, num_minibatches=4)
     means = {
         memory: learned_return("pqn_rnn", dataclasses.replace(args, memory=memory), seeds=1)
         for memory in ("MinGRU", "MLP")
