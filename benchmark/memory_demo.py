@@ -27,6 +27,7 @@ from popgym_arcade.analysis.tables import read_csv  # noqa: E402
 from popgym_arcade.baselines.scripts import read_about  # noqa: E402
 
 DEFAULTS = "--env-id MineSweeperEasy --partial-obs --hidden-size 128 --total-timesteps 200000 --eval-every 20000"
+DEFAULTS += " --num-envs 64 --learning-rate 7e-4 --gamma 0.95 --q-lambda 0.8 --exploration-fraction 0.2"
 DEFAULTS += " --eval-episodes 64 --num-devices 1 --checkpoint-every 0 --capture-video"
 COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
 MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
@@ -83,7 +84,9 @@ def picture(curves: dict, levels: dict, title: str, path: Path) -> None:
         axes.plot(steps, means, color=COLORS[label], marker="o", markersize=4, label=f"{label} ({MEMORIES[label]})")
     for label, level in levels.items():
         axes.axhline(level, color="grey", linewidth=1, linestyle=":")
-        axes.annotate(label, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="grey")
+        axes.annotate(label, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="grey")
+    axes.margins(y=0.12)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set(title=title, xlabel="environment steps", ylabel="return of the greedy policy", xlim=(0, None))
     axes.legend(frameon=False, loc="center left" if len(levels) > 1 else "best")
     figure.savefig(path, dpi=120)

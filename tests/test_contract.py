@@ -174,14 +174,16 @@ def test_stopped_and_resumed_equals_unbroken(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", usually("pqn_rnn", "ppo_continuous_action", "dqn_mlp"))
 def test_a_seed_repeats_and_seeds_together_equal_seeds_alone(name):
-    args = small(name, num_seeds=2, seed=3)
+    # values that are nearly equal, as all are at first, would let rounding choose the action
+    explore = {"end_e": 1.0} if name in OFF_POLICY else {}
+    args = small(name, num_seeds=2, seed=3, **explore)
     state, metrics = trained(name, args, 3)
     for i in range(2):
         alone, alone_metrics = trained(name, dataclasses.replace(args, num_seeds=1, seed=3 + i), 3)
         distances = jax.tree.map(lambda x, y, i=i: np.abs(x[i] - y).ravel(), state.params, alone.params)
         distance = np.concatenate(jax.tree.leaves(distances))
         # Adam makes whole steps of a gradient that is but rounding, and some are, as the last layer starts at zero
-        assert (distance > 1e-5).mean() < 0.02 and distance.max() < 1e-3
+        assert distance.mean() < 1e-5 and distance.max() < 1e-3
         assert_equal(jax.tree.map(lambda x, i=i: x[i], state.actor.env_state), alone.actor.env_state, atol=1e-4)
         assert_equal(metrics["episodes"][i], alone_metrics["episodes"])
     assert_equal(alone, trained(name, dataclasses.replace(args, num_seeds=1, seed=4), 3)[0])
