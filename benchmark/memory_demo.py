@@ -5,7 +5,7 @@
 
 Trains pqn_rnn.py with `--memory MinGRU` and with `--memory MLP`, which is the same network without a memory. Prints
 both returns next to those of random play and of the best player, and leaves in a new folder of runs/ both run folders,
-`with_and_without_memory.png`, and `episode.gif`, an episode of the agent with memory. Flags come on top of DEFAULTS.
+`with_and_without_memory.png`, and `episode.gif`, an episode of the agent with memory. Flags override DEFAULTS.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ DEFAULTS += " --num-envs 64 --learning-rate 7e-4 --gamma 0.9 --q-lambda 0.5 --ex
 DEFAULTS += " --eval-episodes 64 --num-devices 1 --checkpoint-every 0 --capture-video"
 COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
 MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
+OURS = {"--memory", "--run-dir", "--resume", "--from-run"}  # flags that this script sets, or that make no comparison
 
 
 def new_folder() -> Path:
@@ -51,12 +52,15 @@ def train(flags: list[str], memory: str, folder: Path) -> Path:
     while (code := wait(training)) is None:
         pass
     if code:
+        for empty in (place, folder):  # a refused flag leaves nothing behind
+            with contextlib.suppress(OSError):
+                empty.rmdir()
         sys.exit(code if code > 0 else 128 - code)
     return next(place.iterdir())
 
 
 def wait(training: subprocess.Popen) -> int | None:
-    """Its exit code; None after a Ctrl-C, which the training has heard too and saves itself before it ends."""
+    """Its exit code; None after Ctrl-C, which the training received too: it saves before it exits."""
     try:
         return training.wait()
     except KeyboardInterrupt:
@@ -95,6 +99,10 @@ def picture(curves: dict, levels: dict, title: str, path: Path) -> None:
 
 def main(flags: list[str]) -> Path:
     """Trains both agents, prints the table, and returns the folder with the picture and the film."""
+    refused = OURS & {flag.partition("=")[0].replace("_", "-") for flag in flags}
+    if refused:
+        print(f"memory_demo.py: error: {min(refused)}: both trainings have their own, leave it out", file=sys.stderr)
+        sys.exit(2)
     folder = new_folder()
     runs = {label: train(flags, memory, folder) for label, memory in MEMORIES.items()}
     args = read_about(runs["with memory"])["args"]

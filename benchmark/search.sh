@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The search for the defaults of pqn_mlp.py: five families, fully observable, one seed (docs/tune.md). The other five families, and
-# the seeds that the pages report, are held out. The same command continues a search. Settings: see common.sh.
+# A search for hyper-parameters of pqn_mlp.py: five families, fully observable, one seed (docs/tune.md). The other families and
+# the seeds on the pages are held out. The same command resumes the search. Settings: see common.sh.
 #   TRIALS=16 benchmark/search.sh
 WITHOUT="BUDGET ENVS SEEDS TWINS"
 source "$(dirname "$0")/common.sh"

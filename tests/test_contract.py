@@ -182,8 +182,8 @@ def test_a_seed_repeats_and_seeds_together_equal_seeds_alone(name):
         alone, alone_metrics = trained(name, dataclasses.replace(args, num_seeds=1, seed=3 + i), 3)
         distances = jax.tree.map(lambda x, y, i=i: np.abs(x[i] - y).ravel(), state.params, alone.params)
         distance = np.concatenate(jax.tree.leaves(distances))
-        # Adam makes whole steps of a gradient that is but rounding, and some are, as the last layer starts at zero
-        assert distance.mean() < 1e-5 and distance.max() < 1e-3
+        # a last layer of zeros passes on gradients that are only rounding, of which Adam makes whole steps
+        assert distance.mean() < 1e-5 and distance.max() < (1e-3 if name in OFF_POLICY else 1e-5)
         assert_equal(jax.tree.map(lambda x, i=i: x[i], state.actor.env_state), alone.actor.env_state, atol=1e-4)
         assert_equal(metrics["episodes"][i], alone_metrics["episodes"])
     assert_equal(alone, trained(name, dataclasses.replace(args, num_seeds=1, seed=4), 3)[0])

@@ -62,7 +62,19 @@ def test_two_demos_have_folders_of_their_own(trained, monkeypatch):
     assert memory_demo.main([]) != memory_demo.main([])
 
 
-def test_a_flag_that_is_refused_ends_the_demo_with_the_code_of_the_training(tmp_path, capfd):
+def test_a_flag_that_is_refused_ends_the_demo_with_the_code_of_the_training(tmp_path, monkeypatch, capfd):
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    monkeypatch.setattr(memory_demo, "new_folder", lambda: folder)
     with pytest.raises(SystemExit) as end:
-        memory_demo.train(["--num-minibatches", "7"], "MLP", tmp_path)
+        memory_demo.main(["--num-minibatches", "7"])
     assert end.value.code == 2 and "--num-minibatches 7" in capfd.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("flags", [["--memory", "LRU"], ["--run-dir=elsewhere"], ["--run_dir", "elsewhere"]])
+def test_flags_that_both_trainings_have_are_refused(trained, flags, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        memory_demo.main(flags)
+    assert end.value.code == 2 and capsys.readouterr().err.count("\n") == 1
+    assert not trained and not (tmp_path / "runs").exists()

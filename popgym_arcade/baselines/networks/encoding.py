@@ -33,8 +33,8 @@ def merge(x: jax.Array, side: int) -> jax.Array:
 def patches(obs: jax.Array, dtype: Any, pixels: int | None = None) -> jax.Array:
     """uint8 [N, h, w, c] -> [N, 16, 16, F] from 0 to 1: 16 x 16 patches whatever the size, padded with black.
 
-    `pixels` reduces each patch to that many along each side, averages of those they cover, so that movements of less
-    than one of them are still seen; F = pixels * pixels * c. Without it, each pixel is kept.
+    With `pixels`, each patch is averaged down to pixels x pixels, so that even a movement smaller than one of those
+    changes the result; F = pixels * pixels * c. Without it, every pixel is kept.
     """
     step = pixels or 1
     patch = step * -(-max(obs.shape[1:3]) // (PATCHES * step))
