@@ -27,6 +27,9 @@ KEYS_ARE_CHECKED = (
     "test_devices test_memory test_memory_formulas test_memory_use test_memax_fixes test_encoding"
 ).split()
 
+# Medium runs the code of Easy and Hard at a size between theirs: its tests run with --thorough.
+MEDIUM_IDS = [env_id for env_id in harness.IDS if env_id.endswith("Medium")]
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -84,6 +87,9 @@ def group_of(item) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if group_of(item) in MEDIUM_IDS:
+            item.add_marker(pytest.mark.thorough)
     if not config.getoption("--thorough"):
         thorough = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=thorough)

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from rliable import library, metrics
 from runs import called
-from scripts import ALL, CADENCES, ROLLOUTS, SIZES, fresh_params
+from scripts import ALL, CADENCES, ROLLOUTS, SIZES, fresh_params, usually
 from test_run_scripts import LAMPS, SQUARED
 from untrained_agents import ANALYSIS, PLAYERS, STEP, agent_in, untrained
 
@@ -354,7 +354,7 @@ def test_damaged_checkpoints_are_skipped(run, tmp_path):
 # ------------------------------------------------------------------------------------------ twins and trajectories
 
 
-@pytest.mark.parametrize("name", ["pqn_rnn", "ppo_mlp"])
+@pytest.mark.parametrize("name", usually("pqn_rnn", of=("pqn_rnn", "ppo_mlp")))
 def test_a_trajectory_is_the_agents_own_greedy_episode(folder, name):
     """Frames drawn again from the states are those the agent saw, and its greedy actions on them those it took."""
     agent = agent_in(untrained(name, folder, **PIXELS))

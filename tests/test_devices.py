@@ -62,6 +62,7 @@ def test_pixels_on_two_devices():
     assert max(size for _, size, of_gradient in two["exchanges"] if not of_gradient) < frame
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_several_tasks_on_two_devices():
     ids = ["CartPole-v1", "CartPole-v1"]

@@ -139,7 +139,7 @@ def some_carry(network, params, scale):
     return forward(network, params, dqn_rnn.initial_carry(network, 6), obs, *start)[0]
 
 
-@pytest.mark.parametrize("memory", ["MinGRU", "LRU", "GRU"])
+@pytest.mark.parametrize("memory", usually("MinGRU", of=("MinGRU", "LRU", "GRU")))
 def test_sequences_equal_reading_step_by_step(memory):
     """Also where episodes begin in the middle, and where they are truncated: with the memory as it was."""
     args = small("dqn_rnn", memory=memory)
@@ -299,7 +299,7 @@ def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
         np.testing.assert_allclose(leaves[list(got)], list(got.values()), rtol=1e-3)
 
 
-@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("prioritized", usually(True, of=(False, True)))
 def test_a_gradient_step_of_dqn_mlp_against_a_loop(prioritized):
     args = small("dqn_mlp", env_params=("max_steps_in_episode=6",), learning_starts=0, prioritized=prioritized)
     state = with_another_target(trained("dqn_mlp", args, 6)[0])
@@ -457,7 +457,7 @@ def test_nothing_is_learned_before_the_buffer_holds_enough(name):
     assert steps[-1] == args.gradient_steps * (len(steps) - 128 // args.update_size + 1)
 
 
-@pytest.mark.parametrize("name", DQN)
+@pytest.mark.parametrize("name", usually("dqn_mlp", of=DQN))
 def test_the_target_network_moves_by_tau_when_due_and_else_stays(name):
     args = late(name)
     before = trained(name, args, 128 // args.update_size - 1)[0]
@@ -494,7 +494,7 @@ def test_the_target_network_is_due_whenever_so_many_steps_have_passed(frequency)
 # --------------------------------------------------------------------------------------------------------- checkpoints
 
 
-@pytest.mark.parametrize("save_buffer", [False, True])
+@pytest.mark.parametrize("save_buffer", usually(True, of=(False, True)))
 @pytest.mark.parametrize("name", usually("dqn_mlp", of=DQN))
 def test_a_checkpoint_holds_the_buffer_if_asked(name, save_buffer, tmp_path, capsys):
     args = small(name, run_dir=str(tmp_path), save_buffer=save_buffer, total_timesteps=192)

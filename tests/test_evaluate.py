@@ -100,6 +100,7 @@ def test_another_environment_with_the_same_frames(folder, tmp_path):
     assert (row["trained_env_id"], row["env_id"], row["partial_obs"]) == ("SkittlesEasy", "SkittlesHard", "False")
 
 
+@pytest.mark.thorough
 def test_frames_of_256_pixels(folder):
     agent = agent_in(untrained("pqn_mlp", folder, obs_size=256, **PIXELS))
     agent = dataclasses.replace(agent, args=dataclasses.replace(agent.args, eval_episodes=1))

@@ -34,7 +34,7 @@ def measured(name, args):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", usually("pqn_mlp", "dqn_rnn", of=LARGE))
+@pytest.mark.parametrize("name", usually("pqn_mlp", of=LARGE))
 def test_the_prediction_is_within_a_quarter(name):
     args = arcade(name, **LARGE[name])
     needed = memory_use.memory_needed(args, script(name))
@@ -51,6 +51,7 @@ def test_reading_in_pieces_takes_less_memory_as_predicted():
     assert sum(memory_use.memory_needed(again, script("pqn_rnn")).values()) == pytest.approx(taken, rel=0.25)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", usually("pqn_mlp", of=("pqn_mlp", "pqn_rnn")))
 def test_reading_in_pieces_learns_the_same(name):

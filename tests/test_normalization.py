@@ -70,7 +70,7 @@ class LargeRewards(CartPole):
         return obs, state, 1024 * reward, *rest
 
 
-@pytest.mark.parametrize("name", usually("pqn_mlp", "dqn_rnn", of=SCALED))
+@pytest.mark.parametrize("name", usually("pqn_mlp", "dqn_mlp", of=SCALED))
 def test_what_is_learned_does_not_depend_on_the_size_of_rewards(name):
     """And TensorBoard has values in the game's unit."""
     state, sums = trained(name, small(name), 4)

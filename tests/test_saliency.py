@@ -103,7 +103,9 @@ def test_nothing_before_the_start_of_an_episode_matters(folder, memory):
     assert maps[5, 3:].any(axis=1).all() and maps[2, :3].any(axis=1).all()
 
 
-@pytest.mark.parametrize(("name", "memory"), [("pqn_mlp", ""), ("ppo_mlp", ""), ("pqn_rnn", "MLP")])
+@pytest.mark.parametrize(
+    ("name", "memory"), usually(("pqn_rnn", "MLP"), of=[("pqn_mlp", ""), ("ppo_mlp", ""), ("pqn_rnn", "MLP")])
+)
 def test_the_past_does_not_matter_to_an_agent_without_memory(folder, name, memory):
     agent = pixel_agent(folder, name, memory)
     maps = saliency.gradient_saliency(agent, trajectory_of(agent, 3)).maps
@@ -243,6 +245,7 @@ def test_pictures_show_step_n_in_rows_and_frame_t_in_columns(folder):
         np.testing.assert_array_equal(image[22:150, column * 134 : column * 134 + 128], want)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["pqn_mlp"])
 def test_frames_of_256_pixels(folder, tmp_path, name):
     run = untrained(name, folder, obs_size=256, **PIXELS)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from runs import parsed, resumed
-from scripts import ALL, script, small
+from scripts import ALL, script, small, usually
 
 from benchmark.report import read_events
 from popgym_arcade.baselines.errors import Diverged, UserError
@@ -83,7 +83,7 @@ def steps_of(points_of: dict) -> dict[str, list[int]]:
 TWO_TASKS = {"env_ids": ("CartPole-v1",) * 2, "reward_scales": (1.0, 10.0)}
 
 
-@pytest.mark.parametrize(("name", "more"), [("pqn_mlp", {}), ("impala_popart", TWO_TASKS)])
+@pytest.mark.parametrize(("name", "more"), usually(("pqn_mlp", {}), of=[("pqn_mlp", {}), ("impala_popart", TWO_TASKS)]))
 def test_every_point_is_mirrored(name, more, wandb, tmp_path):
     args = small(name, track=True, num_seeds=2, wandb_entity="team", run_dir=str(tmp_path), **more)
     folder = script(name).main(dataclasses.replace(args, total_timesteps=128))
@@ -130,7 +130,7 @@ def test_a_resumed_run_is_the_same_one_and_has_no_point_twice(wandb, tmp_path, m
     assert "Weights & Biases" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["pqn_mlp", "ppo_continuous_action"])
+@pytest.mark.parametrize("name", usually("pqn_mlp", of=("pqn_mlp", "ppo_continuous_action")))
 def test_the_mirror_ends_after_the_last_checkpoint_and_an_error_there_ends_no_training(
     name, wandb, tmp_path, monkeypatch, capsys
 ):
