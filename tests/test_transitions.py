@@ -8,7 +8,6 @@ from harness import (
     at_easy_or_first_at_hard,
     expert_play,
     facts,
-    field_names,
     flat,
     random_play,
     size,
@@ -31,20 +30,27 @@ def transitions(env_id, limit):
 
 
 def compare(env_id, before, actions, limit, result):
-    family, level = facts(env_id)
     for i in range(size(before)):
-        expected, reward, terminated = family.step(level, as_dict(before, i), actions[i], limit)
-        where = f"action {actions[i]} in {as_dict(before, i)}"
-        assert result.reward[i] == pytest.approx(reward, abs=1e-6), where
-        for name in set(field_names(before)) - set(family.drawn):
-            got = np.asarray(getattr(result.final_state, name)[i])
-            if got.dtype == np.float32:
-                # Steps may differ in the last bits of float32; a wrong formula differs by far more.
-                np.testing.assert_allclose(got, expected[name], rtol=1e-5, atol=1e-6, err_msg=f"{name}: {where}")
-            else:
-                np.testing.assert_array_equal(got, expected[name], err_msg=f"{name}: {where}")
-        assert result.terminated[i] == terminated, where
-        assert result.truncated[i] == (not terminated and expected["time"] >= limit), where
+        try:
+            compare_step(env_id, as_dict(before, i), actions[i], limit, result, i)
+        except AssertionError as error:  # to print every state takes longer than to step it
+            raise AssertionError(f"action {actions[i]} in {as_dict(before, i)}: {error}") from error
+
+
+def compare_step(env_id, state, action, limit, result, i):
+    family, level = facts(env_id)
+    names = set(state) - set(family.drawn)
+    expected, reward, terminated = family.step(level, state, action, limit)
+    assert result.reward[i] == pytest.approx(reward, abs=1e-6)
+    for name in names:
+        got = np.asarray(getattr(result.final_state, name)[i])
+        if got.dtype == np.float32:
+            # Steps may differ in the last bits of float32; a wrong formula differs by far more.
+            np.testing.assert_allclose(got, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(got, expected[name], err_msg=name)
+    assert result.terminated[i] == terminated
+    assert result.truncated[i] == (not terminated and expected["time"] >= limit)
 
 
 @pytest.mark.parametrize(("env_id", "limit"), at_easy_or_first_at_hard([None, 5]))
