@@ -135,6 +135,16 @@ train() { # script and flags: trains, or goes on with it, unless it is complete
     exec {lock}>&-
 }
 
+variant() { # script, name, sed's expressions: trains the script's copy that they change, under that name, with $flags
+    local script="$1" name="$2" place="$RUN_DIR/scripts_$2"
+    if [ -z "$DRY_RUN" ]; then
+        mkdir -p "$place"
+        sed "${@:3}" "$script" > "$place/$script"
+    fi
+    ! cmp -s "$script" <(sed "${@:3}" "$script") || refuse "$script has no line that is changed by: ${*:3}"
+    train "$place/$script" --exp-name "$name" $flags
+}
+
 code_of() { # script -> a checksum of it and of the package next to it, as far as trainings use that
     { cat "$1" "$(dirname "$1")"/popgym_arcade/{,environments/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
 }

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib
-import os
 
 import jax
 import jax.numpy as jnp
@@ -74,10 +73,6 @@ def learned_return(name, args, seeds=3):
     """The greedy return of the median of several seeds, over 64 episodes each: rounding differs between machines."""
     args, module = dataclasses.replace(args, num_seeds=seeds, eval_episodes=64).checked(), script(name)
     init, train_chunk = programs(name, args)
-    fusions = "xla_cpu_use_fusion_emitters"  # which conftest.py may have switched off
-    train_chunk = jax.jit(
-        train_chunk, compiler_options={fusions: True} if fusions in os.environ.get("XLA_FLAGS", "") else None
-    )
     train_keys, eval_keys = make_keys(args)
     state, _ = train_chunk(init(train_keys), jnp.int32(args.num_updates))
     returns = evaluation_program(name, args)(state.params, eval_keys, module.POLICIES["greedy"]).returns

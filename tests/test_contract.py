@@ -140,7 +140,7 @@ def test_tensorboard_holds_the_promised_curves(run):
     assert [point.step for point in curves["losses/grad_norm"]] == [64, 128, 192, 256]
 
 
-@pytest.mark.parametrize("run", usually("pqn_mlp", "dqn_rnn"), indirect=True)
+@pytest.mark.parametrize("run", usually("pqn_mlp", "dqn_mlp"), indirect=True)
 def test_a_run_is_one_program_and_resumes_from_its_checkpoints(run):
     """Eight updates in a row, and four from the checkpoint in the middle, end where the run with its pauses did."""
     name, folder = run
@@ -172,7 +172,7 @@ def test_stopped_and_resumed_equals_unbroken(run, tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------------------------------- training
 
 
-@pytest.mark.parametrize("name", usually("pqn_rnn", "dqn_mlp"))
+@pytest.mark.parametrize("name", usually("pqn_mlp", "dqn_mlp"))
 def test_a_seed_repeats_and_seeds_together_equal_seeds_alone(name):
     # values that are nearly equal, as all are at first, would let rounding choose the action
     explore = {"end_e": 1.0} if name in OFF_POLICY else {}
@@ -204,7 +204,7 @@ def test_seeds_together_equal_seeds_alone_from_pixels(name):
     assert (distance > 1e-5).mean() <= 1e-6 and distance.max() < 1e-4
 
 
-@pytest.mark.parametrize("name", usually("pqn_mlp", "pqn_rnn", "ppo_rnn", "impala_popart", of=ON_POLICY))
+@pytest.mark.parametrize("name", usually("pqn_mlp", "pqn_rnn", "impala_popart", of=ON_POLICY))
 def test_a_minibatch_holds_what_belongs_together(name):
     """One minibatch is the whole rollout: in whatever order, the gradient is the same."""
     init, train_chunk = programs(name, small(name, num_minibatches=1, update_epochs=1))
@@ -317,7 +317,7 @@ def test_observations_of_each_shape_can_be_trained_on(name, env_id):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", usually("impala_popart", of=PIXEL))
+@pytest.mark.parametrize("name", usually("pqn_mlp", of=PIXEL))
 def test_one_update_from_pixels_also_in_bfloat16(name):
     results = {}
     for precision in ("float32", "bfloat16"):

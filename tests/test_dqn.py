@@ -471,7 +471,7 @@ def test_the_target_network_moves_by_tau_when_due_and_else_stays(name):
         before = after
 
 
-@pytest.mark.parametrize("name", DQN)
+@pytest.mark.parametrize("name", usually("dqn_mlp", of=DQN))
 def test_prioritized_replay_learns_and_moves_its_priorities(name):
     args = late(name)
     state, metrics = trained(name, args, args.num_updates)

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# What makes pqn_mlp.py insensitive to the size of rewards: the last layer at zero or random, rewards divided by the running
+# standard deviation of their discounted sums or not, and rewards a hundredth or thirty times as large (docs/pqn_mlp.md). The
+# variants are copies of the script, changed by sed. Settings: see common.sh.
+#   OUT=docs/figures benchmark/value_scale.sh
+ENVS="${ENVS:-BreakoutEasy CountRecallEasy MineSweeperEasy SkittlesEasy}"
+WITHOUT="BUDGET TWINS"
+source "$(dirname "$0")/common.sh"
+random_head='s/, kernel_init=nn.initializers.zeros)  # values start at 0/)/'
+for env in $ENVS; do
+    common="--env-id $env --no-partial-obs $(smoke_or 100000) --eval-every 20000 --eval-episodes 64 --checkpoint-every 0 $seeds"
+    flags="$common --no-norm-reward"
+    for size in 0.01 1 30; do
+        variant pqn_mlp.py "random_x$size" -e "$random_head" -e "s/ reward=reward,/ reward=$size * reward,/"
+        variant pqn_mlp.py "zero_x$size" -e "s/ reward=reward,/ reward=$size * reward,/"
+    done
+    flags="$common"
+    variant pqn_mlp.py random_norm -e "$random_head"
+    train pqn_mlp.py --exp-name zero_norm $common
+done
+report value_scale "pqn_mlp.py, fully observable" --by exp_name
