@@ -23,7 +23,7 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, check_limits
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 
-FEATURES = 512 + 5  # of the encoder and of a previous action, one of five
+FEATURES = 256 + 5  # of the encoder and of a previous action, one of five
 TABLE = "benchmark/results/memory_cost/memory_cost.csv"  # the one on the page
 LONG = 0.2  # seconds that a timed call takes at least, with as many repetitions as that needs
 
