@@ -202,9 +202,10 @@ class QNetwork(nn.Module):
         args, dtype, window = self.args, jnp.dtype(self.args.precision), self.args.burn_in + self.args.num_steps
         kind = args.encoder if self.pixels else "dense"
         self.encode = Encoder(kind, dtype)
-        input_size = (512 if kind == "paper" else 256) + args.prev_action * self.num_actions
+        size = 512 if kind == "paper" else 256  # of the features
+        input_size = size + args.prev_action * self.num_actions
         self.remember = Memory(
-            MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=window
+            MEMORIES[args.memory], input_size, args.hidden_size, output_size=size, num_layers=2, window=window
         )
         self.norm = nn.LayerNorm()
         self.head = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros)  # values start at 0
@@ -213,10 +214,11 @@ class QNetwork(nn.Module):
         steps, batch = start.shape
         x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
-        x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
+        x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
+        x += features  # what is seen now need not pass through the memory
         return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))))
 
 

@@ -284,13 +284,13 @@ class ActorCritic(nn.Module):
             dense = functools.partial(nn.Dense, dtype=dtype, kernel_init=orthogonal(math.sqrt(2)))
             self.hidden = [(dense(args.hidden_size), nn.LayerNorm(dtype=dtype)) for _ in range(2)]
         else:
-            features = 512 if kind == "paper" else 256
-            input_size = features + args.prev_action * (self.num_actions + residual)
+            size = 512 if kind == "paper" else 256  # of the features
+            input_size = size + args.prev_action * (self.num_actions + residual)
             self.remember = Memory(
                 MEMORIES[args.memory],
                 input_size,
                 args.hidden_size,
-                output_size=256,
+                output_size=size,
                 num_layers=2,
                 window=args.num_steps,
             )
@@ -304,7 +304,7 @@ class ActorCritic(nn.Module):
         steps, batch = start.shape
         x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
-        x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
+        x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         if self.args.prev_action and isinstance(self.encode, ResidualEncoder):
@@ -315,6 +315,7 @@ class ActorCritic(nn.Module):
             x = x.astype(jnp.float32)
         else:
             carry, x = self.remember(carry, x, start)
+            x += features  # what is seen now need not pass through the memory
             x = nn.leaky_relu(self.norm(x))
         normalized, popart = self.value(x), self.popart.value
         values = popart.scale[None, None] * normalized + popart.mean[None, None]

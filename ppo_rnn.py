@@ -163,9 +163,10 @@ class Tower(nn.Module):
         args, dtype = self.args, jnp.dtype(self.args.precision)
         kind = args.encoder if self.pixels else "dense"
         self.encode = Encoder(kind, dtype)
-        input_size = (512 if kind == "paper" else 256) + args.prev_action * self.num_actions
+        size = 512 if kind == "paper" else 256  # of the features
+        input_size = size + args.prev_action * self.num_actions
         self.remember = Memory(
-            MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=args.num_steps
+            MEMORIES[args.memory], input_size, args.hidden_size, output_size=size, num_layers=2, window=args.num_steps
         )
         self.norm = nn.LayerNorm()
         self.head = nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.scale))
@@ -174,10 +175,11 @@ class Tower(nn.Module):
         steps, batch = start.shape
         x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
-        x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
+        x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
+        x += features  # what is seen now need not pass through the memory
         return carry, self.head(nn.leaky_relu(self.norm(x)))
 
 

@@ -40,7 +40,7 @@ LOSSES = ("td_loss", "q_values", "grad_norm")
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: UnitInterval = 5e-4
+    learning_rate: UnitInterval = 1e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
     """anneal the learning rate linearly"""
@@ -52,15 +52,15 @@ class Args(ArcadeArgs):
     """parallel environments"""
     num_steps: Count = 32
     """steps of each environment in one rollout"""
-    num_minibatches: Count = 8
+    num_minibatches: Count = 16
     """minibatches of a rollout; each holds NUM_ENVS * NUM_STEPS / NUM_MINIBATCHES steps"""
     update_epochs: Count = 2
     """passes over a rollout"""
-    gamma: UnitInterval = 0.99
+    gamma: UnitInterval = 0.95
     """discount"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
-    q_lambda: UnitInterval = 0.65
+    q_lambda: UnitInterval = 0.8
     """lambda of the Q(lambda) returns"""
     max_grad_norm: Positive = 10.0
     """clip gradients to this global norm"""
@@ -68,7 +68,7 @@ class Args(ArcadeArgs):
     """epsilon at the first step"""
     end_e: UnitInterval = 0.05
     """epsilon after the exploration fraction"""
-    exploration_fraction: UnitInterval = 0.4
+    exploration_fraction: UnitInterval = 0.25
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     hidden_size: Count = 256
     """width of the two hidden layers"""

@@ -41,7 +41,7 @@ LOSSES = ("td_loss", "q_values", "grad_norm")
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: UnitInterval = 1.4e-3
+    learning_rate: UnitInterval = 1e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
     """anneal the learning rate linearly"""
@@ -57,11 +57,11 @@ class Args(ArcadeArgs):
     """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
     update_epochs: Count = 2
     """passes over a rollout"""
-    gamma: UnitInterval = 0.99
+    gamma: UnitInterval = 0.95
     """discount"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
-    q_lambda: UnitInterval = 0.87
+    q_lambda: UnitInterval = 0.8
     """lambda of the Q(lambda) returns"""
     max_grad_norm: Positive = 10.0
     """clip gradients to this global norm"""
@@ -69,11 +69,11 @@ class Args(ArcadeArgs):
     """epsilon at the first step"""
     end_e: UnitInterval = 0.05
     """epsilon after the exploration fraction"""
-    exploration_fraction: UnitInterval = 0.6
+    exploration_fraction: UnitInterval = 0.25
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
     """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
-    hidden_size: Count = 512
+    hidden_size: Count = 128
     """width of the two memory layers"""
     prev_action: bool = True
     """feed the previous action to the memory"""
@@ -144,9 +144,10 @@ class QNetwork(nn.Module):
         args, dtype = self.args, jnp.dtype(self.args.precision)
         kind = args.encoder if self.pixels else "dense"
         self.encode = Encoder(kind, dtype)
-        input_size = (512 if kind == "paper" else 256) + args.prev_action * self.num_actions
+        size = 512 if kind == "paper" else 256  # of the features
+        input_size = size + args.prev_action * self.num_actions
         self.remember = Memory(
-            MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=args.num_steps
+            MEMORIES[args.memory], input_size, args.hidden_size, output_size=size, num_layers=2, window=args.num_steps
         )
         self.norm = nn.LayerNorm()
         self.head = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros)  # values start at 0
@@ -155,10 +156,11 @@ class QNetwork(nn.Module):
         steps, batch = start.shape
         x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
-        x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
+        x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
+        x += features  # what is seen now need not pass through the memory
         return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))))
 
 

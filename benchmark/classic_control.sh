@@ -17,7 +17,8 @@ for env in $ENVS; do
     case "$env" in
         CartPole-v1 | Acrobot-v1)
             train ppo_mlp.py --env-id "$env" $small $(smoke_or 500000) $seeds
-            train pqn_mlp.py --env-id "$env" $small --q-lambda 0.9 --exploration-fraction 0.5 --end-e 0.02 $(smoke_or 500000) $seeds
+            train pqn_mlp.py --env-id "$env" $small --learning-rate 5e-4 --gamma 0.99 --q-lambda 0.9 --exploration-fraction 0.5 \
+                --end-e 0.02 $(smoke_or 500000) $seeds
             ;;
         MountainCar-v0)
             train ppo_mlp.py --env-id "$env" --num-envs 64 --num-steps 256 --num-minibatches 8 --update-epochs 8 --hidden-size 64 \

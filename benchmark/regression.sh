@@ -25,7 +25,7 @@ if [ -z "$DRY_RUN" ]; then
     git ls-files -co --exclude-standard -z -- '*.py' popgym_arcade | { xargs -0 ls -d 2> /dev/null || true; } | tar -c -T - | copy "$after"
 fi
 vectors="--env-id CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
-chain="--env-id MemoryChain-bsuite --env-params memory_length=10 --no-prev-action --hidden-size 64"
+chain="--env-id MemoryChain-bsuite --env-params memory_length=10 --no-prev-action --hidden-size 64 --gamma 0.99"
 replay="--env-id CartPole-v1 --num-envs 10 --train-frequency 10 --batch-size 128 --buffer-size 50000 --hidden-size 128"
 replay="$replay --learning-rate 2.5e-4 --target-network-frequency 2000 --exploration-fraction 0.5 --max-grad-norm 10"
 sequences="--num-envs 16 --num-steps 32 --burn-in 16 --train-frequency 64 --learning-rate 1e-3 --max-grad-norm 10"
@@ -46,7 +46,7 @@ both_sides() { # trains all
     local folder
     for folder in "$before" "$after"; do
         part="${folder##*/scripts_}"
-        one_of pqn_mlp.py $vectors --q-lambda 0.9 --exploration-fraction 0.5 $(steps 100000 10)
+        one_of pqn_mlp.py $vectors --learning-rate 5e-4 --gamma 0.99 --q-lambda 0.9 --exploration-fraction 0.5 $(steps 100000 10)
         one_of ppo_mlp.py $vectors $(steps 100000 10)
         one_of dqn_mlp.py $replay $(steps 100000 10 1024 --learning-starts 256)
         one_of pqn_rnn.py $chain --num-steps 32 --q-lambda 0.95 $(steps 150000 10)
