@@ -109,13 +109,17 @@ def test_a_run_folder_has_the_script_that_made_it(run):
 
 def test_a_changed_copy_is_what_is_executed(run, tmp_path, capsys):
     copied = shutil.copytree(run, tmp_path / "run")
-    changed = (copied / "pqn_mlp.py").read_text().replace("gamma: UnitInterval = 0.99", "gamma: UnitInterval = 0.5")
+    changed = (
+        (copied / "pqn_mlp.py")
+        .read_text()
+        .replace(f"gamma: UnitInterval = {pqn_mlp.Args.gamma}", "gamma: UnitInterval = 0.5")
+    )
     (copied / "pqn_mlp.py").write_text(changed)
     module = run_scripts.load_script(copied)
     assert module is not pqn_mlp and module.Args.gamma == 0.5 and run_scripts.load_script(copied) is module
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"executing {copied / 'pqn_mlp.py'}" in said  # once, not at every load
-    assert parsed("--resume", copied).gamma == 0.99  # the run's own arguments
+    assert parsed("--resume", copied).gamma == pqn_mlp.Args.gamma  # the run's own arguments
 
 
 def test_a_run_without_a_copy_is_read_by_the_script_of_its_name(run, tmp_path):
