@@ -135,13 +135,16 @@ train() { # script and flags: trains, or goes on with it, unless it is complete
     exec {lock}>&-
 }
 
-variant() { # script, name, sed's expressions: trains the script's copy that they change, under that name, with $flags
-    local script="$1" name="$2" place="$RUN_DIR/scripts_$2"
+variant() { # script, name, sed's expressions: trains a copy of the script, changed by them, under that name, with $flags
+    local script="$1" name="$2" place="$RUN_DIR/scripts_$2" expression
+    shift 2
+    for expression in "$@"; do
+        ! cmp -s "$script" <(sed "$expression" "$script") || refuse "$script has no line that this changes: $expression"
+    done
     if [ -z "$DRY_RUN" ]; then
         mkdir -p "$place"
-        sed "${@:3}" "$script" > "$place/$script"
+        sed "${@/#/-e}" "$script" > "$place/$script"
     fi
-    ! cmp -s "$script" <(sed "${@:3}" "$script") || refuse "$script has no line that is changed by: ${*:3}"
     train "$place/$script" --exp-name "$name" $flags
 }
 

@@ -8,7 +8,7 @@ source "$(dirname "$0")/common.sh"
 for env in $ENVS; do
     flags="--env-id $env --no-partial-obs $(smoke_or 100000) --eval-every 20000 --eval-episodes 64 --checkpoint-every 0 $seeds"
     train pqn_mlp.py --exp-name averages $flags
-    variant pqn_mlp.py every_pixel -e 's/dense(16, \(.*\), pixels=4))/dense(32, \1))/' -e 's/dense(32)(merge/dense(64)(merge/' \
-        -e 's/dense(256)(x.reshape/dense(512)(x.reshape/'
+    variant pqn_mlp.py every_pixel 's/dense(16, \(.*\), pixels=4))/dense(32, \1))/' 's/dense(32)(merge/dense(64)(merge/' \
+        's/dense(256)(x.reshape/dense(512)(x.reshape/'
 done
 report encoder_size "pqn_mlp.py, fully observable" --by exp_name

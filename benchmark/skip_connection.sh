@@ -8,6 +8,6 @@ source "$(dirname "$0")/common.sh"
 for env in $ENVS; do
     flags="--env-id $env --partial-obs $(smoke_or 150000) --eval-every 50000 --eval-episodes 64 --checkpoint-every 0 $seeds"
     train pqn_rnn.py --exp-name with_skip $flags
-    variant pqn_rnn.py without_skip -e '/x += features/d'
+    variant pqn_rnn.py without_skip '/x += features/d'
 done
 report skip_connection "pqn_rnn.py, partially observable" --by exp_name

@@ -21,7 +21,6 @@ sys.path.append(str(ROOT / "benchmark"))
 LISTS = sorted(path for path in (ROOT / "benchmark").glob("*.sh") if path.stem != "common")
 HAVE_OWN_IDS = ("classic_control", "memory_chain", "memory_length", "ppo_continuous_action")
 BUDGETS = ("smoke", "cpu", "gpu", "paper")
-
 PLACE = r"/(\d+)/\*__\*"  # of a training, in a pattern of its runs; a commit can be all digits too
 # Takes the place of Python: notes its arguments, leaves a run folder with a checkpoint or the folder of an analysis,
 # and saves itself when it is stopped. If told to, it takes its time (SLEEPS), or fails (FAILS: scripts, CODE, SAYS).
@@ -83,11 +82,11 @@ def budgets_of(path: Path) -> tuple[str, ...]:
     return BUDGETS[:2] if ignored else BUDGETS
 
 
-def name(value) -> str:
-    return getattr(value, "stem", value)
-
-
-@pytest.mark.parametrize("path, budget", [(path, budget) for path in LISTS for budget in budgets_of(path)], ids=name)
+@pytest.mark.parametrize(
+    ("path", "budget"),
+    [(path, budget) for path in LISTS for budget in budgets_of(path)],
+    ids=lambda value: getattr(value, "stem", value),
+)
 def test_every_command_has_flags_that_its_script_accepts(path, budget, tmp_path):
     own = budget == "smoke" or path.stem in HAVE_OWN_IDS or "impala" in path.stem  # sizes there depend on the ids
     ids = {} if own else {"ENVS": "BattleShipEasy"}
@@ -115,6 +114,14 @@ def test_every_command_has_flags_that_its_script_accepts(path, budget, tmp_path)
         else:
             args = tyro.cli(import_module(stem).Args, args=flags)
             getattr(args, "checked", lambda: None)()
+
+
+def test_a_variant_is_refused_unless_every_expression_changes_the_script(tmp_path):
+    line = "source benchmark/common.sh; flags=; variant pqn_mlp.py small 's/Count = 32/Count = 16/' 's/no such line/x/'"
+    env = environment(tmp_path, {"DRY_RUN": "1"})
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr == "pqn_mlp.py has no line that this changes: s/no such line/x/\n"
+    assert not done.stdout and not (tmp_path / "runs").exists()
 
 
 def test_a_complete_training_is_not_run_again(tmp_path):
