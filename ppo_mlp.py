@@ -105,11 +105,10 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, [N, width] by dense."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, as they are by flat."""
 
-    kind: str  # "patch" or "paper" for pixels, "dense" for anything else
+    kind: str  # "patch" or "paper" for pixels, "flat" for anything else
     dtype: Any
-    width: int  # of the two layers that read anything but pixels
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
@@ -124,9 +123,7 @@ class Encoder(nn.Module):
             x = nn.leaky_relu(dense(32)(merge(x, 2)))
             x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
-            x = obs.reshape(len(obs), -1).astype(jnp.float32)
-            for _ in range(2):
-                x = nn.tanh(dense(self.width)(x))
+            x = obs.reshape(len(obs), -1)
         return x.astype(jnp.float32)
 
 
@@ -139,43 +136,38 @@ class Output:
 
 
 class Tower(nn.Module):
-    """Encoder, two hidden layers (a vector's encoder already consists of them), a linear head."""
+    """Two hidden layers and a linear head: x[T, B, F] -> [T, B, outputs]."""
 
     args: Args
-    pixels: bool
     outputs: int
     scale: float  # of the head's initial weights
 
-    def setup(self):
-        args, dtype, orthogonal = self.args, jnp.dtype(self.args.precision), nn.initializers.orthogonal
-        self.encode = Encoder(args.encoder if self.pixels else "dense", dtype, args.hidden_size)
-        dense = functools.partial(nn.Dense, args.hidden_size, dtype=dtype, kernel_init=orthogonal(2**0.5))
-        self.hidden = [(dense(), nn.LayerNorm(dtype=dtype)) for _ in range(2 if self.pixels else 0)]
-        self.head = nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))
-
-    def __call__(self, obs: jax.Array) -> jax.Array:
-        steps, batch = obs.shape[:2]
-        x = obs.reshape(steps * batch, *obs.shape[2:])
-        x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
-        x = x.reshape(steps, batch, -1)  # [T, B, F]
-        for layer, norm in self.hidden:
-            x = nn.leaky_relu(norm(layer(x)))
-        return self.head(x)
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        dtype, orthogonal = jnp.dtype(self.args.precision), nn.initializers.orthogonal
+        for _ in range(2):
+            x = nn.tanh(nn.Dense(self.args.hidden_size, dtype=dtype, kernel_init=orthogonal(2**0.5))(x))
+        return nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))(x)
 
 
 class ActorCritic(nn.Module):
-    """Two towers that share nothing: one for the policy, one for the value."""
+    """Two towers, for policy and value, on the features of one encoder."""
 
     args: Args
     num_actions: int
     pixels: bool
 
     def setup(self):
-        self.actor = Tower(self.args, self.pixels, outputs=self.num_actions, scale=0.01)
-        self.critic = Tower(self.args, self.pixels, outputs=1, scale=0.0)  # values start at 0
+        self.encode = Encoder(self.args.encoder if self.pixels else "flat", jnp.dtype(self.args.precision))
+        self.actor = Tower(self.args, self.num_actions, scale=0.01)
+        self.critic = Tower(self.args, 1, scale=0.0)  # values start at 0
 
     def __call__(self, obs: jax.Array) -> Output:
-        return Output(logits=self.actor(obs), value=self.critic(obs)[..., 0])
+        steps, batch = obs.shape[:2]
+        x = obs.reshape(steps * batch, *obs.shape[2:])
+        x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
+        x = x.reshape(steps, batch, -1)  # [T, B, F]
+        return Output(logits=self.actor(x), value=self.critic(x)[..., 0])
 
 
 def initial_carry(network: ActorCritic, batch: int) -> Any:

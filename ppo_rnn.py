@@ -1,4 +1,4 @@
-"""PPO with memory: proximal policy optimisation; actor and critic have separate memories.
+"""PPO with memory: proximal policy optimisation; actor and critic share a memory.
 
 Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347
 Run:   python ppo_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
@@ -142,25 +142,15 @@ class Output:
     value: jax.Array
 
 
-@struct.dataclass
-class Carry:
-    """The memories of both towers, leaves [B, ...]."""
-
-    actor: Any
-    critic: Any
-
-
-class Tower(nn.Module):
-    """Encoder, memory over features and previous action, a linear head."""
+class ActorCritic(nn.Module):
+    """Encoder, memory over features and previous action, a linear head each for the policy and the value."""
 
     args: Args
     num_actions: int
     pixels: bool
-    outputs: int
-    scale: float  # of the head's initial weights
 
     def setup(self):
-        args, dtype = self.args, jnp.dtype(self.args.precision)
+        args, dtype, orthogonal = self.args, jnp.dtype(self.args.precision), nn.initializers.orthogonal
         kind = args.encoder if self.pixels else "dense"
         self.encode = Encoder(kind, dtype)
         size = 512 if kind == "paper" else 256  # of the features
@@ -169,9 +159,10 @@ class Tower(nn.Module):
             MEMORIES[args.memory], input_size, args.hidden_size, output_size=size, num_layers=2, window=args.num_steps
         )
         self.norm = nn.LayerNorm()
-        self.head = nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.scale))
+        self.policy = nn.Dense(self.num_actions, kernel_init=orthogonal(0.01))
+        self.value = nn.Dense(1, kernel_init=nn.initializers.zeros)  # values start at 0
 
-    def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
+    def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
         x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
@@ -180,35 +171,17 @@ class Tower(nn.Module):
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
         x += features  # what is seen now need not pass through the memory
-        return carry, self.head(nn.leaky_relu(self.norm(x)))
+        x = nn.leaky_relu(self.norm(x))
+        return carry, Output(logits=self.policy(x), value=self.value(x)[..., 0])
 
 
-class ActorCritic(nn.Module):
-    """Two towers that share nothing: one for the policy, one for the value."""
-
-    args: Args
-    num_actions: int
-    pixels: bool
-
-    def setup(self):
-        common = self.args, self.num_actions, self.pixels
-        self.actor = Tower(*common, outputs=self.num_actions, scale=0.01)
-        self.critic = Tower(*common, outputs=1, scale=0.0)  # values start at 0
-
-    def __call__(self, carry: Carry, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Carry, Output]:
-        actor_carry, logits = self.actor(carry.actor, obs, prev_action, start)
-        critic_carry, value = self.critic(carry.critic, obs, prev_action, start)
-        return Carry(actor_carry, critic_carry), Output(logits=logits, value=value[..., 0])
-
-
-def initial_carry(network: ActorCritic, batch: int) -> Carry:
-    """The memories of `batch` new sequences, leaves [B, ...]."""
-    towers = network.bind({})
-    return Carry(*(tower.remember.initial_carry(batch) for tower in (towers.actor, towers.critic)))
+def initial_carry(network: ActorCritic, batch: int) -> Any:
+    """The memory of `batch` new sequences, leaves [B, ...]."""
+    return network.bind({}).remember.initial_carry(batch)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
-def forward(network: ActorCritic, params, carry, obs, prev_action, start) -> tuple[Carry, Output]:
+def forward(network: ActorCritic, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
     """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
 

@@ -30,14 +30,13 @@ def test_both_bounds_are_reached(env_id):
     assert value.max() == pytest.approx(high, abs=1e-5)
 
 
-@pytest.mark.optimized
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", EASY_USUALLY)
 def test_random_play_stays_within_the_bounds(env_id):
     family, level = facts(env_id)
     low, high = family.bounds(level)
-    values, lengths = random_policy.play(env_id, 4000, seed=1)
-    assert values.shape == lengths.shape == (4000,)
+    values, lengths = random_policy.play(env_id, 1000, seed=1)
+    assert values.shape == lengths.shape == (1000,)
     assert values.std() + lengths.std() > 0  # (either alone may be constant: random Tetris loses, always)
     assert low - 1e-5 <= values.min() and values.max() <= high + 1e-5
     assert 1 <= lengths.min() and lengths.max() <= family.limits[level]

@@ -39,7 +39,12 @@ PIXELS = {"env_id": "SkittlesEasy", "partial_obs": True}
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [("pqn_mlp", PIXELS), ("ppo_mlp", {}), ("pqn_rnn", {"memory": "MLP"}), ("ppo_continuous_action", {})],
+    [
+        ("pqn_mlp", PIXELS),
+        ("ppo_mlp", {}),
+        pytest.param("pqn_rnn", {"memory": "MLP"}, marks=pytest.mark.thorough),
+        pytest.param("ppo_continuous_action", {}, marks=pytest.mark.thorough),
+    ],
 )
 @pytest.mark.parametrize("kind", usually("noise", of=("noise", "permutation")))
 def test_without_memory_nothing_remains_after_the_frame(folder, name, changes, kind):

@@ -245,7 +245,7 @@ def test_final_observations_are_read_in_a_cond_also_with_seeds(name, num_seeds):
         assert not [variable for variable in with_network[0].invars if variable.aval.shape[-3:] == (128, 128, 3)]
 
 
-@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_rnn", "ppo_continuous_action", of=ON_POLICY))
 def test_truncation_bootstraps_from_the_final_observation(name):
     args = small(name, env_params=("max_steps_in_episode=3",))
     module = script(name)

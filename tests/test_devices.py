@@ -72,6 +72,7 @@ def test_several_tasks_on_two_devices():
     assert_same_learning(one, two)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_seeds_that_divide_are_put_on_the_devices_and_exchange_nothing():
     one, two = on_devices("pqn_mlp", num_envs=2, num_seeds=4, counts=[1, 2], played=True)

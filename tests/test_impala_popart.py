@@ -482,6 +482,7 @@ def test_saliency_has_a_policy_map_and_a_value_map_of_each_task(tmp_path):
     assert values[0].shape == values[1].shape
 
 
+@pytest.mark.thorough
 def test_saliency_reads_the_previous_reward_where_the_network_does(tmp_path):
     """The values at each step are those of the network that played, which the residual network says of rewards too."""
     changes = {"env_ids": ("CartPoleEasy",), "encoder": "impala", "reward_scales": (100.0,)}
@@ -593,6 +594,7 @@ def test_returns_of_tasks_are_normalized_between_random_and_best(tmp_path):
     assert not points(curve(dataclasses.replace(args, env_params=("max_steps_in_episode=5",))))
 
 
+@pytest.mark.thorough
 def test_each_task_is_filmed(tmp_path):
     args = small("impala_popart", **TWO)
     _, params = fresh_params("impala_popart", args)

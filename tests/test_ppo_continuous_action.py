@@ -102,7 +102,6 @@ def test_normalisation_can_be_left_out():
     assert not np.allclose(*values)
 
 
-@pytest.mark.optimized
 @pytest.mark.slow
 def test_pendulum_is_learned():
     """Random play gets about -1200 in 200 steps."""

@@ -129,7 +129,9 @@ def test_capture_video(tmp_path):
         assert picture.n_frames >= 8 and picture.size == (512, 256)
 
 
-@pytest.mark.parametrize(("name", "twin", "width"), [("pqn_mlp", True, 256), ("ppo_rnn", False, 128)])
+@pytest.mark.parametrize(
+    ("name", "twin", "width"), [("pqn_mlp", True, 256), pytest.param("ppo_rnn", False, 128, marks=pytest.mark.thorough)]
+)
 def test_a_film_ends_with_the_last_frame(name, twin, width, tmp_path):
     args = arcade(name, env_params=("max_steps_in_episode=3",), partial_obs=twin)
     _, begin, act = script(name).make_actor(args)

@@ -1,4 +1,4 @@
-"""The documentation's site: built strictly, opened page by page in a browser, wide and narrow."""
+"""The documentation's site: built strictly, opened page by page in a narrow browser."""
 
 import functools
 import http.server
@@ -79,23 +79,17 @@ def browser():
         yield driver
 
 
-def resize(driver, width):
-    """Lays the open page out at a width, and waits until it is drawn."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    driver.execute_async_script(LOADED)
-
-
 @pytest.fixture(scope="module")
 def pages(site, address, browser):
-    """What the browser finds on every page, by the page's path."""
+    """What a narrow browser finds on every page, by the page's path."""
+    size = {"width": NARROW, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     found = {}
     for path in sorted(site.rglob("*.html")):
         name = path.relative_to(site).as_posix()
         browser.get(f"{address}/{name}")
-        resize(browser, 1280)
+        browser.execute_async_script(LOADED)
         facts = browser.execute_script(FACTS)
-        resize(browser, NARROW)
         facts["narrow"] = browser.execute_script(TOO_WIDE)
         facts["errors"] = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
         events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]

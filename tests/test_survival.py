@@ -262,7 +262,7 @@ pqn_mlp.main(parse_args(pqn_mlp.Args, sys.argv[1:]))
     ("place", "name", "left"),
     [
         ("ocp.PyTreeCheckpointHandler", "finalize", r"128\.orbax-checkpoint-tmp"),  # written, not yet renamed
-        ("checkpoints", "file_digests", "128"),  # renamed, without digests
+        pytest.param("checkpoints", "file_digests", "128", marks=pytest.mark.thorough),  # renamed, without digests
     ],
 )
 def test_killed_while_it_saves_and_resumed_equals_unbroken(unbroken, tmp_path, place, name, left):
