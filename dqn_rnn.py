@@ -2,7 +2,7 @@
 
 Papers: Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning" (R2D2),
         https://openreview.net/forum?id=r1lyTjAqYX; and those of dqn_mlp.py
-Run:    python dqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
+Run:    python dqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU
 Page:   docs/dqn_rnn.md
 
 Shapes: T steps of a sequence, E environments, B sequences of a batch, A actions; time first.
@@ -96,7 +96,7 @@ class Args(ArcadeArgs):
     """exponent of the weights at the first step; it rises linearly to 1 (with PRIORITIZED)"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
     """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
-    hidden_size: Count = 512
+    hidden_size: Count = 128
     """width of the two memory layers"""
     prev_action: bool = True
     """feed the previous action to the memory"""

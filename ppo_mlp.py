@@ -43,23 +43,23 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: UnitInterval = 2.5e-4
+    learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly, to zero at the end of the training"""
     num_envs: Count = 32
     """parallel environments"""
-    num_steps: Count = 128
+    num_steps: Count = 32
     """steps of each environment in one rollout"""
     num_minibatches: Count = 8
     """minibatches of a rollout; each holds NUM_ENVS * NUM_STEPS / NUM_MINIBATCHES steps"""
-    update_epochs: Count = 4
+    update_epochs: Count = 2
     """passes over a rollout"""
-    gamma: UnitInterval = 0.99
+    gamma: UnitInterval = 0.95
     """discount"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
-    gae_lambda: UnitInterval = 0.95
+    gae_lambda: UnitInterval = 0.9
     """lambda of generalised advantage estimation"""
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""

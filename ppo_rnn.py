@@ -1,7 +1,7 @@
 """PPO with memory: proximal policy optimisation; actor and critic share a memory.
 
 Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347
-Run:   python ppo_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
+Run:   python ppo_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU
 Page:  docs/ppo_rnn.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions; time first.
@@ -44,23 +44,23 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: UnitInterval = 2.5e-4
+    learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly, to zero at the end of the training"""
     num_envs: Count = 32
     """parallel environments"""
-    num_steps: Count = 128
+    num_steps: Count = 32
     """steps of each environment in one rollout"""
     num_minibatches: Count = 8
     """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
-    update_epochs: Count = 4
+    update_epochs: Count = 2
     """passes over a rollout"""
-    gamma: UnitInterval = 0.99
+    gamma: UnitInterval = 0.95
     """discount"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
-    gae_lambda: UnitInterval = 0.95
+    gae_lambda: UnitInterval = 0.9
     """lambda of generalised advantage estimation"""
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
@@ -78,7 +78,7 @@ class Args(ArcadeArgs):
     """skip the remaining epochs of a rollout once the policy has moved by this approximate KL divergence"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
     """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
-    hidden_size: Count = 512
+    hidden_size: Count = 128
     """width of the two memory layers"""
     prev_action: bool = True
     """feed the previous action to the memory"""

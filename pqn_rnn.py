@@ -1,7 +1,7 @@
 """PQN with memory: Q-learning on parallel environments, without a replay buffer or a target network.
 
 Paper: Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", https://arxiv.org/abs/2407.04811
-Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
+Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU
 Page:  docs/pqn_rnn.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions; time first.

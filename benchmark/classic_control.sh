@@ -16,13 +16,13 @@ for env in $ENVS; do
     part="$env"
     case "$env" in
         CartPole-v1 | Acrobot-v1)
-            train ppo_mlp.py --env-id "$env" $small $(smoke_or 500000) $seeds
+            train ppo_mlp.py --env-id "$env" $small $ppo_before_tuning $(smoke_or 500000) $seeds
             train pqn_mlp.py --env-id "$env" $small --learning-rate 5e-4 --gamma 0.99 --q-lambda 0.9 --exploration-fraction 0.5 \
                 --end-e 0.02 $(smoke_or 500000) $seeds
             ;;
         MountainCar-v0)
             train ppo_mlp.py --env-id "$env" --num-envs 64 --num-steps 256 --num-minibatches 8 --update-epochs 8 --hidden-size 64 \
-                --gamma 0.995 --learning-rate 1e-3 $(smoke_or 1000000) $seeds
+                --gamma 0.995 --gae-lambda 0.95 --learning-rate 1e-3 $(smoke_or 1000000) $seeds
             ;;
         Pendulum-v1)
             train ppo_continuous_action.py --env-id "$env" --update-epochs 10 --num-envs 32 --num-steps 200 --num-minibatches 32 \

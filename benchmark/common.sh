@@ -59,8 +59,9 @@ first_seed="${1:-}" num_seeds=$#
 [[ "$SEEDS" =~ ^[0-9]+(\ [0-9]+)*$ && "$SEEDS" == "$(seq -s ' ' "$first_seed" $((first_seed + num_seeds - 1)))" ]] ||
     refuse "SEEDS=$SEEDS: use neighbours in order, as \"0 1 2\""
 seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
-# the first defaults of PQN, for lists whose tables were made with them
+# the first defaults, for lists whose tables were made with them
 before_tuning="--learning-rate 5e-4 --q-lambda 0.65 --exploration-fraction 0.4 --num-minibatches 8 --gamma 0.99"
+ppo_before_tuning="--learning-rate 2.5e-4 --gamma 0.99 --gae-lambda 0.95"
 
 flag_of() { # twin -> its flag
     if [ "$1" = pomdp ]; then echo --partial-obs; else echo --no-partial-obs; fi

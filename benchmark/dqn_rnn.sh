@@ -6,8 +6,8 @@ source "$(dirname "$0")/common.sh"
 MEMORIES="${MEMORIES:-MinGRU}"
 case "$BUDGET" in
     smoke) flags="--total-timesteps 2048 --num-envs 4 --buffer-size 1024 --learning-starts 256 --num-steps 32 --burn-in 16 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
-    cpu) flags="--total-timesteps 60000 --buffer-size 100000 --eval-every 12000 --eval-episodes 64 --hidden-size 128" ;;
-    gpu | paper) flags="--total-timesteps 10000000 --eval-every 500000 --eval-episodes 128" ;;
+    cpu) flags="--total-timesteps 60000 --buffer-size 100000 --eval-every 12000 --eval-episodes 64" ;;
+    gpu | paper) flags="--total-timesteps 10000000 --hidden-size 512 --eval-every 500000 --eval-episodes 128" ;;
 esac
 for env in $ENVS; do
     for twin in $TWINS; do

@@ -14,5 +14,5 @@ report pixels_cpu_CartPoleEasy CartPoleEasy --by script --training
 part=BreakoutEasy
 each_seed pqn_mlp.py $(smoke_or 200000) --eval-every 20000
 each_seed pqn_rnn.py $(smoke_or 200000) --eval-every 20000 --hidden-size 128
-each_seed ppo_mlp.py $(smoke_or 350000) --eval-every 35000 --learning-rate 5e-4 --update-epochs 2 --gae-lambda 0.8
+each_seed ppo_mlp.py $(smoke_or 350000) --eval-every 35000
 report pixels_cpu_BreakoutEasy BreakoutEasy --by script --training

@@ -8,6 +8,7 @@ WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 chain="--env-id MemoryChain-bsuite --env-params memory_length=30 $(smoke_or 500000) --eval-every 25000 --eval-episodes 100"
 chain="$chain --num-envs 16 --num-steps 64 --num-minibatches 4 --hidden-size 64 --learning-rate 1e-3"
+chain="$chain --update-epochs 4 --gamma 0.99 --gae-lambda 0.95"
 pole="--partial-obs --hidden-size 128 --eval-every 8000"
 part=memory_chain
 for memory in LRU GRU MinGRU; do

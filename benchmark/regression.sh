@@ -47,10 +47,11 @@ both_sides() { # trains all
     for folder in "$before" "$after"; do
         part="${folder##*/scripts_}"
         one_of pqn_mlp.py $vectors --learning-rate 5e-4 --gamma 0.99 --q-lambda 0.9 --exploration-fraction 0.5 $(steps 100000 10)
-        one_of ppo_mlp.py $vectors $(steps 100000 10)
+        one_of ppo_mlp.py $vectors $ppo_before_tuning $(steps 100000 10)
         one_of dqn_mlp.py $replay $(steps 100000 10 1024 --learning-starts 256)
-        one_of pqn_rnn.py $chain --num-steps 32 --q-lambda 0.95 $(steps 150000 10)
-        one_of ppo_rnn.py $chain --num-envs 16 --num-steps 32 --num-minibatches 4 --learning-rate 1e-3 $(steps 150000 10)
+        one_of pqn_rnn.py $chain --num-steps 32 --q-lambda 0.95 --learning-rate 1e-3 $(steps 150000 10)
+        one_of ppo_rnn.py $chain --num-envs 16 --num-steps 32 --num-minibatches 4 --update-epochs 4 --gae-lambda 0.95 \
+            --learning-rate 1e-3 $(steps 150000 10)
         one_of dqn_rnn.py $chain $sequences $(steps 100000 10 1024 --learning-starts 256)
         one_of impala_popart.py $two_scales $(steps 200000 10)
         one_of pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 $(steps 30000 3)
