@@ -11,9 +11,10 @@ holds the returns of one group, told apart by an argument of the runs, on one en
 in more than their seed, a line says so. The number after ± is the standard deviation over the seeds (divided by their
 number); interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
 
-`--over` also draws OUT_over.png. With several popgym_arcade ids there are also OUT_summary.md (ids by groups),
-OUT_aggregate.md, OUT_aggregate.png and OUT_profile.csv: returns over all ids, scaled so that the random policy has 0
-and the best possible is 1 (benchmark/results), their curves over steps and wall time, and their performance profiles.
+`--over` also draws OUT_over.png. Returns on popgym_arcade's ids are also normalised: 0 is the random policy, 1 the best
+possible (benchmark/results). The table says how many minutes it took to get half way. With several ids there are also
+OUT_summary.md (ids by groups), OUT_normalised.png (all ids on one axis), and over all ids OUT_aggregate.md,
+OUT_aggregate.png (curves over steps and wall time, performance profiles) and OUT_profile.csv.
 
 The third puts tables into pages that ask for them, between `<!-- report: FILE -->` and `<!-- end -->`.
 """
@@ -45,7 +46,7 @@ NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "traini
 MAY_DIFFER = WITHIN_A_GROUP | {"total_timesteps", "exp_name"}  # arguments, between the runs of a cell
 EXTRAS = (  # written if they apply
     *("_minutes.png", "_over.png"),
-    *("_summary.md", "_aggregate.md", "_aggregate.png", "_profile.csv"),
+    *("_summary.md", "_normalised.png", "_aggregate.md", "_aggregate.png", "_profile.csv"),
 )
 THRESHOLDS = np.linspace(-0.2, 1, 61)  # of performance profiles
 
@@ -374,6 +375,18 @@ def can_be_normalised(cell: Cell) -> bool:
     return cell.task in bounds() and not any("env_params" in row for row in cell.rows)
 
 
+def half_way(cell: Cell) -> str:
+    """Minutes until the seeds' interquartile mean was half way from the random policy's return to the best possible at
+    an evaluation; "not reached", or nothing where the returns cannot be normalised or the minutes are not known.
+    """
+    steps, returns = cell.curve()
+    minutes = cell.minutes(steps)
+    if minutes is None or not can_be_normalised(cell):
+        return ""
+    passed = np.flatnonzero(iqm(normalised(cell, returns)[:, None]) >= 0.5)
+    return f"{minutes[passed[0]]:.1f}" if len(passed) else "not reached"
+
+
 # ---------------------------------------------------------------------------------------------------------- statistics
 
 
@@ -443,10 +456,11 @@ def table(cells: list[Cell], by: str) -> str:
                 of_seeds(list(training.values())) if len(training) == len(final) else "",
                 f"{np.median(list(speed.values())):,.0f}" if speed else "",
                 f"{max(minutes.values()):.1f}" if minutes else "",
+                half_way(cell),
             ]
         )
     head = ["id", "twin", by, "seeds", "steps", "greedy return", TRIMMED, "95% interval", "each seed", "random policy"]
-    return markdown([*head, "last 100 training episodes", "steps/s", "minutes"], lines)
+    return markdown([*head, "last 100 training episodes", "steps/s", "minutes", "half way, minutes"], lines)
 
 
 def summary(cells: list[Cell]) -> str:
@@ -647,7 +661,8 @@ def at_least(height: float, low: float, high: float) -> tuple[float, float]:
 def legend(figure, panels, title: str) -> None:
     """One legend for all panels, outside of them; the random policy last."""
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-    labels = sorted(lines, key=lambda label: (label == "random policy", natural(label)))
+    named = (label for label in lines if not label.startswith("_"))  # which is how matplotlib names the others
+    labels = sorted(named, key=lambda label: (label == "random policy", natural(label)))
     handles, title = [lines[label] for label in labels], title.replace("+", " +\n")
     figure.legend(handles, labels, loc="outside center right", title=title)
 
@@ -684,6 +699,37 @@ def draw_together(together: list[Together], args: Args, path: Path) -> None:
         axes.grid(alpha=0.3)
     ids = len(together[0].tasks)
     figure.suptitle(f"{args.title}: {ids} ids together, 0 the random policy, 1 the best possible")
+    legend(figure, panels, args.by)
+    figure.savefig(path, dpi=120)
+
+
+def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
+    """Last returns of every id on one axis from the random policy to the best possible, a panel for each twin."""
+    from matplotlib.figure import Figure
+
+    groups, twins = (sorted({getattr(cell, name) for cell in cells}) for name in ("group", "twin"))
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+    figure = Figure(figsize=(3.6 * len(twins) + 3, 0.34 * len(tasks) + 1.6), layout="constrained")
+    panels = figure.subplots(1, len(twins), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, twin in zip(panels, twins, strict=True):
+        for edge, style in ((0, "-"), (0.5, ":"), (1, "-")):
+            axes.axvline(edge, color="gray", linestyle=style, linewidth=1)
+        there = [cell for cell in cells if cell.twin == twin]
+        of_twin = sorted({cell.group for cell in there})
+        for cell in there:
+            scores = normalised(cell, cell.final)[:, None, None]
+            place = 0.5 * (of_twin.index(cell.group) + 0.5) / len(of_twin) - 0.25  # groups stand below each other
+            how = look(cell, groups, [twin]) | {"linestyle": "", "markersize": 6}
+            y = tasks.index(cell.task) + place
+            axes.plot(iqm(scores), [y], **how | {"marker": "os^Dv"[groups.index(cell.group) % 5]})
+            if len(scores) > 1:
+                axes.hlines(y, *np.ravel(interval(scores)), color=how["color"], linewidth=2)
+        axes.set_title({"mdp": "fully observable", "pomdp": "partially observable"}[twin], fontsize=11)
+        axes.set_xticks([0, 0.5, 1], ["random", "half way", "best"])
+        axes.grid(axis="y", alpha=0.3)
+    panels[0].set_yticks(range(len(tasks)), tasks)
+    panels[0].set_ylim(len(tasks) - 0.5, -0.5)
+    figure.suptitle(args.title)
     legend(figure, panels, args.by)
     figure.savefig(path, dpi=120)
 
@@ -777,6 +823,7 @@ def main(args: Args) -> None:
         draw_over(cells, args, Path(f"{out}_over.png"))
     if several:
         Path(f"{out}_summary.md").write_text(summary(arcade))
+        draw_normalised(arcade, args, Path(f"{out}_normalised.png"))
     if together:
         Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
         profiles = profile_rows(together, args.by)

@@ -126,6 +126,22 @@ def test_time_speed_and_training_come_from_the_events(tmp_path):
     assert "last 100 training episodes" not in report.table(cells_of(tmp_path / "silent", training=True), "memory")
 
 
+def test_the_minutes_until_it_was_half_way_to_the_best_return(tmp_path):
+    """MineSweeperEasy has 0 for random play, nearly, and 1 for the best."""
+    for name, group, last in (("a", "GRU", 0.9), ("b", "MLP", 0.4)):
+        rows = [
+            (0, 0, "random", 0.0),
+            (100, 0, "greedy", 0.2),
+            (200, 0, "greedy", 0.6 * last),
+            (300, 0, "greedy", last),
+        ]
+        run = write_run(tmp_path, name, group, rows, env_id="MineSweeperEasy")
+        write_events(run, [(100, 2, {"eval/episodic_return": 0.2}), (200, 5, {"eval/episodic_return": 0.5})])
+        write_events(run, [(300, 9, {"eval/episodic_return": last})])
+    gru, mlp = lines_of(report.table(cells_of(tmp_path), "memory"))
+    assert float(gru["half way, minutes"]) == pytest.approx(5, abs=0.3) and mlp["half way, minutes"] == "not reached"
+
+
 def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):
     rows = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.2), (200, 0, "greedy", 0.4)]
     run = write_run(tmp_path, "a", "GRU", rows)
@@ -306,7 +322,10 @@ def test_the_same_table_gives_the_same_files(tmp_path):
     out = tmp_path / "out" / "lambda0.5"  # a dot in the name is no ending
     report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), title="a title"))
     names = sorted(path.name.removeprefix("lambda0.5") for path in out.parent.iterdir())
-    assert names == [".csv", ".md", ".png", "_aggregate.md", "_aggregate.png", "_profile.csv", "_summary.md"]
+    assert names == [
+        *(".csv", ".md", ".png", "_aggregate.md", "_aggregate.png"),
+        *("_normalised.png", "_profile.csv", "_summary.md"),
+    ]
     report.interval_of.cache_clear()
     report.main(report.Args(csv=(f"{out}.csv",), out=str(tmp_path / "again"), title="a title"))
     for name in names:
