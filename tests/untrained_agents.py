@@ -1,6 +1,7 @@
 """Run folders of agents that were never trained, for the tests of the analysis scripts: no training is compiled."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 PLAYERS = ("evaluate", "saliency", "recall_density", "contamination")  # they load agents and play
 ANALYSIS = (*PLAYERS, "gap_and_bias", "filter_comparison")
 STEP = 64
+HEADS = re.compile(r"\b(head|policy|value)\b")
 
 
 def untrained(name, folder, **changes):
@@ -36,5 +38,5 @@ def agent_in(run, twin="own"):
 
 def bold(agent, factor=100):
     """The agent with larger heads: what fresh actor-critics say of different frames differs too little for float32."""
-    larger = lambda path, x: factor * x if "head" in jax.tree_util.keystr(path) else x  # noqa: E731
+    larger = lambda path, x: factor * x if HEADS.search(jax.tree_util.keystr(path)) else x  # noqa: E731
     return dataclasses.replace(agent, params=jax.tree_util.tree_map_with_path(larger, agent.params))
