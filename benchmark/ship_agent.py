@@ -1,11 +1,11 @@
 """Makes a trained agent small enough for the repository: only its parameters, rounded, and evaluated again.
 
-    python benchmark/ship_agent.py --run 'runs/SkittlesEasy__pomdp__pqn_rnn__GRU__0__*'
+    python benchmark/ship_agent.py --run 'runs/SkittlesEasy__pomdp__pqn_rnn__MinGRU__0__*' --seed-index 1
 
 Large arrays are rounded to whole multiples of a power of two, with --bits bits including the sign, which compresses to
-a third. The copy is a run folder like any other (args.json, one checkpoint, eval.csv) and is loaded like one. It keeps
-the script only if that differs from the repository's. Its eval.csv has the evaluation of the random policy during the
-training, and the greedy return of the rounded parameters on other episodes.
+a fifth. The copy is a run folder like any other (args.json, the script, one checkpoint, eval.csv), named after its id,
+and is loaded like one. Its eval.csv has the evaluation of the random policy during the training, and the greedy return
+of the rounded parameters on other episodes.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from popgym_arcade.analysis.agents import find_runs, load_agent
+from popgym_arcade.analysis.agents import find_runs, load_agent, one_seed
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import read_csv, write_csv
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import PathName
+from popgym_arcade.baselines.limits import NonNegativeInt, PathName
 from popgym_arcade.baselines.running.checkpoints import file_digests, save_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -36,13 +36,15 @@ SMALL = 1_000  # numbers; an array with fewer is not rounded
 class Args:
     run: PathName
     """run folder"""
+    seed_index: NonNegativeInt = 0
+    """which of its seeds"""
     out: PathName = "agents"
     """folder that receives the copy"""
     bits: int = 8
     """bits of a rounded number; 0: no rounding"""
     episodes: int = 256
     """episodes to measure the copy's greedy return on"""
-    seed: int = 1_000
+    episodes_seed: int = 1_000
     """seed of these episodes"""
 
 
@@ -65,27 +67,31 @@ def forget_paths(checkpoint: Path) -> None:
 def ship(args: Args) -> Path:
     """Writes the copy and returns its folder. Raises UserError if there is no such run, or a copy already."""
     (run,) = find_runs((args.run,))
-    agent = load_agent(run)
-    folder = Path(args.out) / run.name.rpartition("__")[0]
+    trained = load_agent(run)
+    if args.seed_index >= trained.args.num_seeds:
+        raise UserError(f"--seed-index {args.seed_index}: {run.name} has {trained.args.num_seeds} seeds")
+    agent = one_seed(trained, args.seed_index)
+    folder = Path(args.out) / agent.args.env_id
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise UserError(f"{folder} exists already") from None
     about = json.loads((run / "args.json").read_text())
     about["args"] |= {"run_dir": "runs", "resume": ""}  # instead of paths of the machine it was trained on
+    about["args"] |= {"num_seeds": 1, "seed": agent.args.seed}
     about.pop("script_path", None)
     about["rounded_to_bits"] = args.bits
     (folder / "args.json").write_text(json.dumps(about, indent=2))
     script = Path(agent.script.__file__)
-    if script.parent == run:
-        shutil.copyfile(script, folder / script.name)
+    shutil.copyfile(script, folder / script.name)
     params = jax.tree.map(lambda x: rounded(x, args.bits), agent.params)
-    save_checkpoint(folder, agent.saved, agent.step, {"params": params})
+    save_checkpoint(folder, agent.args, agent.step, {"params": params})
     forget_paths(folder / "checkpoints" / str(agent.step))
     copy = load_agent(folder)
     copy = dataclasses.replace(copy, args=dataclasses.replace(copy.args, eval_episodes=args.episodes))
-    measured = evaluate.rows_of(evaluate.play(copy, seed=args.seed))
-    rows = [row for row in read_csv(run / "eval.csv") if row["policy"] == "random"]
+    measured = evaluate.rows_of(evaluate.play(copy, seed=args.episodes_seed))
+    rows = read_csv(run / "eval.csv")
+    rows = [row for row in rows if (row["policy"], row["seed"]) == ("random", str(agent.args.seed))]
     rows += [{name: row[name] for name in rows[0]} for row in measured]
     write_csv(folder / "eval.csv", rows[0], rows)
     return folder

@@ -14,9 +14,10 @@ from untrained_agents import untrained
 
 import evaluate
 import saliency
-from popgym_arcade.analysis.agents import find_runs, load_agent
+from popgym_arcade.analysis.agents import find_runs, load_agent, one_seed
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.trajectories import record
+from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted((ROOT / "agents").iterdir())
@@ -55,18 +56,23 @@ def test_the_skittles_agent_plays_as_promised_and_uses_past_frames():
 
 
 def test_a_shipped_copy_is_loaded_like_a_run_and_reveals_nothing_about_the_machine(tmp_path):
-    run = untrained("pqn_mlp", tmp_path / "runs")
-    (run / "eval.csv").write_text("global_step,seed,policy,return_mean\n0,0,random,20.0\n")
-    folder = ship_agent.ship(ship_agent.Args(run=str(run), out=str(tmp_path / "agents"), episodes=2))
-    assert {path.name for path in folder.iterdir()} == {"args.json", "checkpoints", "eval.csv"}  # no copy of the script
+    run = untrained("pqn_mlp", tmp_path / "runs", num_seeds=2, seed=5)
+    (run / "eval.csv").write_text("global_step,seed,policy,return_mean\n0,5,random,20.0\n0,6,random,21.0\n")
+    shipped = ship_agent.Args(run=str(run), seed_index=1, out=str(tmp_path / "agents"), episodes=2)
+    folder = ship_agent.ship(shipped)
+    assert folder.name == "CartPole-v1"
+    assert {path.name for path in folder.iterdir()} == {"args.json", "pqn_mlp.py", "checkpoints", "eval.csv"}
     for path in folder.rglob("*"):
         assert path.is_dir() or not re.search(rb"/(work|tmp|home|root)/", path.read_bytes()), path
-    agent, copy = load_agent(run), load_agent(folder)
-    assert copy.script is agent.script and copy.step == agent.step
+    agent, copy = one_seed(load_agent(run), 1), load_agent(folder)
+    assert copy.script is agent.script and copy.step == agent.step and copy.args.seed == 6
     for one, other in zip(*(jax.tree.leaves(x.params) for x in (agent, copy)), strict=True):
         np.testing.assert_array_equal(ship_agent.rounded(one, 8), other)
     with (folder / "eval.csv").open() as file:
-        assert [row["policy"] for row in csv.DictReader(file)] == ["random", "greedy"]
+        assert [(row["policy"], row["seed"]) for row in csv.DictReader(file)] == [("random", "6"), ("greedy", "6")]
+    for index, words in ((1, "CartPole-v1 exists already"), (2, "--seed-index 2")):
+        with pytest.raises(UserError, match=words):
+            ship_agent.ship(dataclasses.replace(shipped, seed_index=index))
 
 
 def test_rounding_keeps_what_matters():
