@@ -46,7 +46,7 @@ MIN_PRIORITY = 1e-6  # of a step without an error, so that it can be sampled aga
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: UnitInterval = 1e-4
+    learning_rate: UnitInterval = 1e-3
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly to zero"""
@@ -64,7 +64,7 @@ class Args(ArcadeArgs):
     """steps of all environments together for each gradient step; divides NUM_ENVS or is a multiple of it"""
     batch_size: Count = 64
     """steps sampled from the buffer for a gradient step"""
-    gamma: UnitInterval = 0.99
+    gamma: UnitInterval = 0.95
     """discount"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""

@@ -48,7 +48,7 @@ SHARE_OF_MAX = 0.9  # of a sequence's largest error in its priority; the rest is
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: UnitInterval = 2e-4
+    learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
     """lower the learning rate linearly to zero"""
@@ -72,7 +72,7 @@ class Args(ArcadeArgs):
     """sequences sampled from the buffer for a gradient step"""
     n_step: Count = 5
     """rewards in a target before the value it bootstraps from; fewer at the end of a sequence"""
-    gamma: UnitInterval = 0.99
+    gamma: UnitInterval = 0.95
     """discount"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""

@@ -2,11 +2,12 @@
 # dqn_rnn.py with memories on games and their twins (docs/dqn_rnn.md). The paper has no DQN: BUDGET=paper is gpu.
 # Settings: see common.sh.
 #   MEMORIES="MinGRU LRU GRU" BUDGET=cpu benchmark/dqn_rnn.sh
+ENVS="${ENVS:-CountRecallEasy MineSweeperEasy SkittlesEasy}"
 source "$(dirname "$0")/common.sh"
 MEMORIES="${MEMORIES:-MinGRU}"
 case "$BUDGET" in
     smoke) flags="--total-timesteps 2048 --num-envs 4 --buffer-size 1024 --learning-starts 256 --num-steps 32 --burn-in 16 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
-    cpu) flags="--total-timesteps 60000 --buffer-size 100000 --eval-every 12000 --eval-episodes 64" ;;
+    cpu) flags="--total-timesteps 500000 --eval-every 50000 --eval-episodes 64" ;;
     gpu | paper) flags="--total-timesteps 10000000 --hidden-size 512 --eval-every 500000 --eval-episodes 128" ;;
 esac
 for env in $ENVS; do

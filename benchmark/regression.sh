@@ -27,7 +27,7 @@ fi
 vectors="--env-id CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
 chain="--env-id MemoryChain-bsuite --env-params memory_length=10 --no-prev-action --hidden-size 64 --gamma 0.99"
 replay="--env-id CartPole-v1 --num-envs 10 --train-frequency 10 --batch-size 128 --buffer-size 50000 --hidden-size 128"
-replay="$replay --learning-rate 2.5e-4 --target-network-frequency 2000 --exploration-fraction 0.5 --max-grad-norm 10"
+replay="$replay --learning-rate 2.5e-4 --target-network-frequency 2000 --exploration-fraction 0.5 --max-grad-norm 10 --gamma 0.99"
 sequences="--num-envs 16 --num-steps 32 --burn-in 16 --train-frequency 64 --learning-rate 1e-3 --max-grad-norm 10"
 sequences="$sequences --target-network-frequency 2000 --buffer-size 50000"
 two_scales="--env-ids CartPole-v1 CartPole-v1 --reward-scales 1 100 --value-normalization popart --memory MinGRU --hidden-size 64"
