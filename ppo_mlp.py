@@ -105,7 +105,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, as they are by flat."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, flattened by flat."""
 
     kind: str  # "patch" or "paper" for pixels, "flat" for anything else
     dtype: Any

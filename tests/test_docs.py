@@ -383,8 +383,8 @@ def check_flags(path, flags):
 def check_python(words):
     if words[0] != "-c":
         return check_flags(words[0], words[1:])
-    compile(words[1], "-c", "exec")
-    for name in re.findall(r"(\w+)\.parse_args\(sys\.argv\[1:\]\)", words[1]):
+    check_names(words[1])
+    for name in re.findall(r"parse_args\((\w+)\.Args, sys\.argv\[1:\]\)", words[1]):
         check_flags(f"{name}.py", words[2:])
 
 
@@ -398,6 +398,24 @@ def check_make(words):
         assert name in (VARIABLES if given else targets), word
         if given:
             check_flags(VARIABLES[name], shlex.split(flags))
+
+
+def check_names(code):
+    """What a program takes from the modules that it imports is there."""
+    tree, modules = ast.parse(code), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name: import_module(alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert all(hasattr(import_module(node.module), alias.name) for alias in node.names), code
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            assert hasattr(modules[node.value.id], node.attr), f"{node.value.id} has no {node.attr}"
+
+
+def test_a_name_that_is_not_there_is_found():
+    with pytest.raises(AssertionError, match="pqn_rnn has no parse_args"):
+        check_names("import pqn_rnn; pqn_rnn.main(pqn_rnn.parse_args([]))")
 
 
 def check_pip(words):
