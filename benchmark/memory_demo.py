@@ -26,9 +26,8 @@ sys.path.insert(0, str(ROOT))
 from popgym_arcade.analysis.tables import read_csv  # noqa: E402
 from popgym_arcade.baselines.scripts import read_about  # noqa: E402
 
-DEFAULTS = "--env-id MineSweeperEasy --partial-obs --hidden-size 128 --total-timesteps 200000 --eval-every 20000"
-DEFAULTS += " --num-envs 64 --learning-rate 7e-4 --gamma 0.9 --q-lambda 0.5 --exploration-fraction 0.1"
-DEFAULTS += " --eval-episodes 64 --num-devices 1 --checkpoint-every 0 --capture-video"
+DEFAULTS = "--env-id MineSweeperEasy --partial-obs --total-timesteps 300000 --eval-every 20000 --eval-episodes 64"
+DEFAULTS += " --num-devices 1 --checkpoint-every 0 --capture-video"
 COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
 MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
 OURS = {"--memory", "--run-dir", "--resume", "--from-run"}  # flags that this script sets, or that make no comparison
