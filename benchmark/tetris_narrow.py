@@ -1,44 +1,40 @@
-"""TetrisEasy in a narrower well: the outer columns are filled for good, so that few pieces make a row.
+"""Easier kinds of TetrisEasy: the well is narrower, because the outer columns are always filled, or all pieces are squares.
 
-    python pqn_mlp.py --env-id benchmark.tetris_narrow:Four
+    python pqn_mlp.py --env-id benchmark.tetris_narrow:Squares
 
-docs/pqn_mlp.md says what is learned in each.
+docs/pqn_mlp.md says which of them are learned.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from popgym_arcade.environments.tetris import COLUMNS, TetrisEasy, TetrisState
+from popgym_arcade.environments.tetris import COLUMNS, O, TetrisEasy, TetrisState
 
 
 class Narrow(TetrisEasy):
-    """A well `width` columns wide, in the middle of the board."""
+    """A well four columns wide, just enough for a piece to spawn, in the middle of the board."""
 
-    width: int
+    width = 4
 
     def reset_state(self, key: jax.Array, params) -> TetrisState:
         """An empty well."""
-        return self._filled(super().reset_state(key, params))
+        return self._adapted(super().reset_state(key, params))
 
     def transition(self, key: jax.Array, state: TetrisState, action: jax.Array, params):
-        """One step of TetrisEasy; what cleared rows take from the outer columns is filled again."""
+        """One step of TetrisEasy. Cleared rows leave gaps in the outer columns, which are filled again."""
         state, reward, terminated = super().transition(key, state, action, params)
-        return self._filled(state), reward, terminated
+        return self._adapted(state), reward, terminated
 
-    def _filled(self, state: TetrisState) -> TetrisState:
+    def _adapted(self, state: TetrisState) -> TetrisState:
         left = (COLUMNS - self.width) // 2
         outside = (np.arange(COLUMNS) < left) | (np.arange(COLUMNS) >= left + self.width)
         return state.replace(board=jnp.where(outside[None], jnp.int8(1), state.board))
 
 
-class Four(Narrow):
-    """Just wide enough for a piece to spawn."""
+class Squares(Narrow):
+    """The same well, and nothing but squares: two side by side clear two rows."""
 
-    width = 4
-
-
-class Six(Narrow):
-    """One column more on either side."""
-
-    width = 6
+    def _adapted(self, state: TetrisState) -> TetrisState:
+        only_squares = {name: jnp.full_like(getattr(state, name), O) for name in ("piece", "next_pieces", "bag")}
+        return super()._adapted(state).replace(**only_squares)
