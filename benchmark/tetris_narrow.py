@@ -1,4 +1,4 @@
-"""Easier kinds of TetrisEasy: the well is narrower, because the outer columns are always filled, or all pieces are squares.
+"""Easier kinds of TetrisEasy: a narrow well, because the outer columns are always filled, and squares alone in it.
 
     python pqn_mlp.py --env-id benchmark.tetris_narrow:Squares
 
