@@ -28,7 +28,7 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.normalization import RewardScale
-from popgym_arcade.baselines.replay import make_buffer, stores_states, when_learning_resumes, without_replay
+from popgym_arcade.baselines.replay import make_buffer, when_learning_resumes, without_replay
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, nan_if_zero, repeat
 from popgym_arcade.baselines.running.records import say
@@ -54,7 +54,7 @@ class Args(ArcadeArgs):
     """parallel environments"""
     buffer_size: Count = 1_000_000
     """steps in the full replay buffer, those of all environments together"""
-    replay_storage: Annotated[str, OneOf(("states", "frames"))] = "states"
+    storage: Annotated[str, OneOf(("states", "frames"))] = "states"
     """what the buffer stores of popgym_arcade games: states, drawn when sampled, or frames; both learn the same"""
     save_buffer: bool = False
     """save the buffer in every checkpoint, so that a resumed run equals an uninterrupted one"""
@@ -312,7 +312,7 @@ def make_replay(args: Args) -> tuple[Any, Step]:
     """flashbax's ring buffer of single steps, [E, N], and the shapes of one step."""
     envs = in_parallel(args)
     obs, env_state = jax.eval_shape(envs.env.reset, jax.random.key(0), envs.env_params)
-    seen = env_state if stores_states(args) else obs
+    seen = envs.seen(env_state, obs)
     number, scalar, flag = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
     item = Step(seen=seen, action=number, reward=scalar, terminated=flag, next_seen=seen)
     buffer = make_buffer(
@@ -353,11 +353,11 @@ def make_actor(args: Args):
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
         done = terminated | truncated
         transition = Transition(
-            seen=actor.env_state if stores_states(args) else actor.obs,
+            seen=envs.seen(actor.env_state, actor.obs),
             action=action,
             reward=reward,
             terminated=terminated,
-            next_seen=info["final_state" if stores_states(args) else "final_observation"],
+            next_seen=envs.next_seen(info),
             truncated=truncated,
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
@@ -396,10 +396,6 @@ def make_train(args: Args):
             update=jnp.int32(0),
         )
 
-    def observe(seen):
-        """Observations [B, ...] of what the buffer stores."""
-        return jax.vmap(envs.env.get_obs)(seen) if stores_states(args) else seen
-
     def loss(params, obs, action, target, weight):
         """Half the weighted mean squared distance of Q(s, a) to the targets [B]; what is logged; the errors [B]."""
         _, output = forward(network, params, (), obs[None])
@@ -421,7 +417,7 @@ def make_train(args: Args):
         key, sample_key = jax.random.split(state.key)
         sample = spread(args, buffer.sample(state.replay, sample_key))
         batch = jax.tree.map(lambda x: x[:, 0], sample.experience)  # [B, ...]
-        obs, next_obs = observe(batch.seen), observe(batch.next_seen)
+        obs, next_obs = envs.observe(batch.seen), envs.observe(batch.next_seen)
         next_q, target_next_q = (
             forward(network, params, (), next_obs[None])[1].q[0] for params in (state.params, state.target_params)
         )

@@ -29,7 +29,7 @@ from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positiv
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.normalization import RewardScale
-from popgym_arcade.baselines.replay import make_buffer, stores_states, when_learning_resumes, without_replay
+from popgym_arcade.baselines.replay import make_buffer, when_learning_resumes, without_replay
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, nan_if_zero, repeat
 from popgym_arcade.baselines.running.records import say
@@ -56,7 +56,7 @@ class Args(ArcadeArgs):
     """parallel environments"""
     buffer_size: Count = 1_000_000
     """steps in the full replay buffer, those of all environments together"""
-    replay_storage: Annotated[str, OneOf(("states", "frames"))] = "states"
+    storage: Annotated[str, OneOf(("states", "frames"))] = "states"
     """what the buffer stores of popgym_arcade games: states, drawn when sampled, or frames; both learn the same"""
     save_buffer: bool = False
     """save the buffer in every checkpoint, so that a resumed run equals an uninterrupted one"""
@@ -382,7 +382,7 @@ def make_replay(args: Args) -> tuple[Any, Segment]:
     """flashbax's ring buffer of segments, [E, N], which samples several in a row, and the shapes of one segment."""
     envs = in_parallel(args)
     obs, env_state = jax.eval_shape(envs.env.reset, jax.random.key(0), envs.env_params)
-    seen = env_state if stores_states(args) else obs
+    seen = envs.seen(env_state, obs)
     number, scalar, flag = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
     step = Step(seen, number, flag, number, scalar, flag, flag, seen)
     steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((args.segment, *x.shape), x.dtype), step)
@@ -458,14 +458,14 @@ def make_actor(args: Args):
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
         done = terminated | truncated
         transition = Transition(
-            seen=actor.env_state if stores_states(args) else actor.obs,
+            seen=envs.seen(actor.env_state, actor.obs),
             prev_action=actor.prev_action,
             start=actor.start,
             action=action,
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            next_seen=info["final_state" if stores_states(args) else "final_observation"],
+            next_seen=envs.next_seen(info),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )
@@ -507,10 +507,6 @@ def make_train(args: Args):
             update=jnp.int32(0),
         )
 
-    def observe(seen):
-        """Observations [T, B, ...] of what the buffer stores."""
-        return jax.vmap(jax.vmap(envs.env.get_obs))(seen) if stores_states(args) else seen
-
     def loss(params, inputs, steps: Step, target_next_q, weight):
         """Half the weighted mean squared distance of Q(s_t, a_t) to targets [T, B]; what is logged; priorities [B]."""
         all_q, next_q = read_sequence(network, params, *inputs)
@@ -542,6 +538,7 @@ def make_train(args: Args):
         steps = jax.tree.map(lambda x: x[args.burn_in :], sequence)
         steps = steps.replace(reward=steps.reward / state.reward_scale.std)
         slots = lay_out(steps, args.num_steps + 1 + most_truncations)
+        observe = jax.vmap(envs.observe)
         inputs = carry, past.replace(seen=observe(past.seen)), slots.replace(seen=observe(slots.seen))
         _, target_next_q = read_sequence(network, state.target_params, *inputs)
         weight = importance_weights(sample.probabilities, beta_at(args, state.update)) if args.prioritized else 1.0

@@ -79,6 +79,8 @@ class Args(ArcadeArgs):
     """width of the two hidden layers"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
+    """what a rollout stores of popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
     """matrix products in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
@@ -251,7 +253,7 @@ class Actor:
 class Transition:
     """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
 
-    obs: jax.Array
+    seen: Any  # the observation, or the environment's state that it is drawn from
     action: jax.Array
     log_prob: jax.Array  # of the action
     value: jax.Array  # of obs
@@ -304,7 +306,7 @@ def make_actor(args: Args):
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
         done = terminated | truncated
         transition = Transition(
-            obs=actor.obs,
+            seen=envs.seen(actor.env_state, actor.obs),
             action=action,
             log_prob=distrax.Categorical(logits=output.logits).log_prob(action),
             value=output.value,
@@ -329,6 +331,7 @@ def make_actor(args: Args):
 
 def make_train(args: Args):
     """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    envs = in_parallel(args)
     network, begin, act = make_actor(args)
     optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5))
 
@@ -343,7 +346,7 @@ def make_train(args: Args):
 
     def loss(params, batch: Transition, advantage, target):
         """`ppo_loss` of a minibatch [1, B]."""
-        _, output = forward(network, params, (), batch.obs)
+        _, output = forward(network, params, (), jax.vmap(envs.observe)(batch.seen))
         return ppo_loss(args, output, batch, advantage, target)
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
@@ -361,8 +364,9 @@ def make_train(args: Args):
             """One gradient step on B steps of the rollout."""
             params, opt_state = learner
             order, rest = picked
-            batch, *estimates = jax.tree.map(lambda x: x[None], rest)  # [1, B]
-            batch = batch.replace(obs=pick_steps(rollout.obs, *order)[None])
+            seen = pick_steps(rollout.seen, *order)
+            batch, *estimates, seen = jax.tree.map(lambda x: x[None], (*rest, seen))  # [1, B]
+            batch = batch.replace(seen=seen)
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
@@ -371,8 +375,8 @@ def make_train(args: Args):
         def epoch(learning, order):
             """A pass over the rollout in the minibatches of this order."""
             before, stopped = learning
-            # all but the observations, of which a shuffled copy could take too much memory
-            rest = jax.vmap(functools.partial(pick_steps, (rollout.replace(obs=None), advantage, target)))(*order)
+            # all but what was seen, of which a shuffled copy could take too much memory
+            rest = jax.vmap(functools.partial(pick_steps, (rollout.replace(seen=None), advantage, target)))(*order)
             learner, learned = jax.lax.scan(minibatch, before, (order, rest))
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is not None:  # once the policy has moved too far, an epoch has no effect

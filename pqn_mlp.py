@@ -74,6 +74,8 @@ class Args(ArcadeArgs):
     """width of the two hidden layers"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
+    """what a rollout stores of popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
     """matrix products before the head in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
@@ -220,7 +222,7 @@ class Actor:
 class Transition:
     """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
 
-    obs: jax.Array
+    seen: Any  # the observation, or the environment's state that it is drawn from
     action: jax.Array
     value: jax.Array  # max_a Q(obs, a)
     reward: jax.Array
@@ -271,7 +273,7 @@ def make_actor(args: Args):
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
         done = terminated | truncated
         transition = Transition(
-            obs=actor.obs,
+            seen=envs.seen(actor.env_state, actor.obs),
             action=action,
             value=q.max(axis=-1),
             reward=reward,
@@ -295,6 +297,7 @@ def make_actor(args: Args):
 
 def make_train(args: Args):
     """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    envs = in_parallel(args)
     network, begin, act = make_actor(args)
     learning_rate = functools.partial(learning_rate_at, args)
     optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.radam(learning_rate))
@@ -310,7 +313,7 @@ def make_train(args: Args):
 
     def loss(params, batch: Transition, target):
         """Half the mean squared distance of Q(s, a) to the targets [B], and what is logged of it."""
-        _, output = forward(network, params, (), batch.obs[None])
+        _, output = forward(network, params, (), envs.observe(batch.seen)[None])
         q = jnp.take_along_axis(output.q[0], batch.action[:, None], axis=-1)[:, 0]
         td_loss = 0.5 * jnp.square(q - target).mean()
         return td_loss, {"td_loss": td_loss, "q_values": q.mean()}

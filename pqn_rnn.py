@@ -79,6 +79,8 @@ class Args(ArcadeArgs):
     """feed the previous action to the memory"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
+    """what a rollout stores of popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
@@ -235,7 +237,7 @@ class Actor:
 class Transition:
     """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
 
-    obs: jax.Array
+    seen: Any  # the observation, or the environment's state that it is drawn from
     prev_action: jax.Array
     start: jax.Array
     action: jax.Array
@@ -296,7 +298,7 @@ def make_actor(args: Args):
             return read(params, carry, final, action, jnp.zeros_like(truncated))[1].max(axis=-1)
 
         transition = Transition(
-            obs=actor.obs,
+            seen=envs.seen(actor.env_state, actor.obs),
             prev_action=actor.prev_action,
             start=actor.start,
             action=action,
@@ -325,6 +327,7 @@ def make_actor(args: Args):
 
 def make_train(args: Args):
     """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    envs = in_parallel(args)
     network, begin, act = make_actor(args)
     learning_rate = functools.partial(learning_rate_at, args)
     optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.radam(learning_rate))
@@ -340,7 +343,7 @@ def make_train(args: Args):
 
     def loss(params, carry, batch: Transition, target):
         """Half the mean squared distance of Q(s_t, a_t) to the targets [T, B], and what is logged of it."""
-        _, output = forward(network, params, carry, batch.obs, batch.prev_action, batch.start)
+        _, output = forward(network, params, carry, jax.vmap(envs.observe)(batch.seen), batch.prev_action, batch.start)
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
         td_loss = 0.5 * jnp.square(q - target).mean()
         return td_loss, {"td_loss": td_loss, "q_values": q.mean()}

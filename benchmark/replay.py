@@ -31,7 +31,7 @@ class Args:
     env_ids: tuple[str, ...] = tuple(f"{family}Hard" for family in FAMILIES.split())
     """popgym_arcade ids, of which the partially observable twin is played"""
     storages: tuple[str, ...] = ("states",)
-    """values of --replay-storage"""
+    """values of --storage"""
     buffer_size: int = 1_000_000
     """steps in the buffer"""
     steps: int = 8_192
@@ -82,7 +82,7 @@ def main(args: Args) -> None:
     rows = []
     for env_id in args.env_ids:
         for storage in args.storages:
-            flags = f"--env-id {env_id} --partial-obs --replay-storage {storage} --buffer-size {args.buffer_size}"
+            flags = f"--env-id {env_id} --partial-obs --storage {storage} --buffer-size {args.buffer_size}"
             flags += f" --total-timesteps {max(args.buffer_size, 10 * args.steps)} --learning-starts {args.steps // 2}"
             flags += f" {args.flags}"
             line = [sys.executable, __file__, "--measure", args.script, str(args.steps), *flags.split()]

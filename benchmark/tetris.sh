@@ -4,7 +4,7 @@
 WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 for kind in Squares Narrow; do
-    train pqn_mlp.py --env-id "benchmark.tetris_narrow:$kind" $(smoke_or 500000) --eval-every 50000 --eval-episodes 64 \
+    train pqn_mlp.py --env-id "benchmark.tetris_narrow:$kind" $(smoke_or 300000) --eval-every 50000 --eval-episodes 64 \
         --checkpoint-every 0 $seeds
 done
 report tetris "pqn_mlp.py, easier kinds of Tetris" --by script

@@ -383,7 +383,7 @@ ROLLOUTS_ONLY = [
     ("--num-envs 100000 --num-steps 100000 --num-minibatches 100000", "10000000000 steps"),
 ]
 REPLAY_ONLY = [
-    ("--replay-storage films", "states, frames"),
+    ("--storage films", "states, frames"),
     ("--tau 2", "from 0 to 1"),
     ("--learning-starts 2000000", "use no more"),
     ("--buffer-size 10", "--buffer-size 10"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import rlax
 from runs import assert_equal, resumed, rows
-from scripts import arcade, fresh_params, learned_return, programs, script, small, trained, usually
+from scripts import fresh_params, learned_return, programs, script, small, trained, usually
 
 import dqn_mlp
 import dqn_rnn
@@ -398,27 +398,14 @@ def test_redrawn_frames_equal_the_seen_ones(family, partial_obs):
     assert same.all() and over.any() and moved.any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", usually("dqn_mlp", of=DQN))
-def test_storing_states_or_frames_learns_the_same_to_the_last_bit(name):
-    flags = {"env_params": ("max_steps_in_episode=5",), "total_timesteps": 512}
-    states, frames = (arcade(name, replay_storage=kind, **flags) for kind in ("states", "frames"))
-    (one, metrics), (other, other_metrics) = (trained(name, args, 8) for args in (states, frames))
-    assert_equal((one.params, one.target_params), (other.params, other.target_params))
-    assert_equal(metrics, other_metrics)
-    assert float(metrics["gradient_steps"]) > 4 and float(metrics["grad_norm"]) > 0
-    needed = [memory_use.memory_needed(args, script(name))["replay buffer"] for args in (states, frames)]
-    assert needed[1] > 100 * needed[0]
-
-
 def test_a_million_steps_fit_where_frames_never_would(monkeypatch, tmp_path):
     args = dqn_mlp.Args(env_id="TetrisHard", run_dir=str(tmp_path / "runs")).checked()
     assert memory_use.memory_needed(args, dqn_mlp)["replay buffer"] < 0.7e9
     monkeypatch.setattr(memory_use, "available", lambda: 16e9)
     memory_use.check_memory(args, dqn_mlp)
-    advice = "98.3 of it for the replay buffer, .* lower --buffer-size, or use --replay-storage states"
+    advice = "98.3 of it for the replay buffer, .* lower --buffer-size, or use --storage states"
     with pytest.raises(UserError, match=advice):
-        dqn_mlp.main(dataclasses.replace(args, replay_storage="frames").checked())
+        dqn_mlp.main(dataclasses.replace(args, storage="frames").checked())
     assert not list(tmp_path.iterdir())
 
 

@@ -132,6 +132,7 @@ class ParallelEnvs:
 
     env: Environment
     env_params: Any
+    stores_states: bool = False  # whether states are stored instead of observations, which are drawn from them again
 
     @property
     def observation_space(self) -> Any:
@@ -156,6 +157,18 @@ class ParallelEnvs:
         terminated = terminated.astype(bool)
         # some gymnax ids set both: termination wins
         return obs, state, reward.astype(jnp.float32), terminated, truncated.astype(bool) & ~terminated, info
+
+    def seen(self, state: Any, obs: jax.Array) -> Any:
+        """What to store of the observations of these states: the states, if they are to be drawn again."""
+        return state if self.stores_states else obs
+
+    def next_seen(self, info: dict) -> Any:
+        """The same of the observations that a step led to, before any reset."""
+        return info["final_state" if self.stores_states else "final_observation"]
+
+    def observe(self, seen: Any) -> jax.Array:
+        """The observations [E, ...] of what was stored."""
+        return jax.vmap(self.env.get_obs)(seen) if self.stores_states else seen
 
     def final_observation(self, info: dict) -> tuple[Any, Callable]:
         """What `info` knows of the observation an episode ended with, and the function that turns it into that one.
@@ -182,4 +195,6 @@ def final_values(envs: ParallelEnvs, info: dict, truncated: jax.Array, value_of:
 
 def in_parallel(args: Any) -> ParallelEnvs:
     """The environment of these arguments, many times over."""
-    return ParallelEnvs(*make_env(args))
+    # without a flag --storage, in a script of your own, observations are stored
+    stores_states = getattr(args, "storage", "frames") == "states" and has_twins(args.env_id)
+    return ParallelEnvs(*make_env(args), stores_states)

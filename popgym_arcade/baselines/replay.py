@@ -1,11 +1,10 @@
-"""flashbax's replay buffers, for a script with the flags `prioritized` and `replay_storage`."""
+"""flashbax's replay buffers, for a script with the flag `prioritized`."""
 
 from typing import Any
 
 import flashbax as fbx
 import jax
 
-from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.jax_defaults import any_rank
 
 
@@ -20,11 +19,6 @@ def make_buffer(args: Any, **sizes: int) -> Any:
     exponent = args.prioritized_replay_alpha
     make = fbx.make_prioritised_trajectory_buffer
     return any_rank(make(priority_exponent=exponent, device=jax.default_backend(), period=1, **sizes))
-
-
-def stores_states(args: Any) -> bool:
-    """Whether the buffer stores states, from which frames are drawn, instead of observations."""
-    return is_arcade(args) and args.replay_storage == "states"
 
 
 def without_replay(args: Any, state: Any) -> Any:

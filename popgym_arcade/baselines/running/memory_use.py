@@ -148,8 +148,8 @@ def remedy(args: Any, part: str) -> str:
     lower, higher = ([flag(name) for name in names if name in known] for names in REMEDIES[part])
     verbs = (("raise", higher), ("lower", lower))
     words = [f"{verb} {' or '.join(names)}" for verb, names in verbs if names]
-    if part == "replay buffer" and is_arcade(args) and args.replay_storage == "frames":
-        words.append("use --replay-storage states")
+    if part in ("rollout", "replay buffer") and is_arcade(args) and getattr(args, "storage", "states") == "frames":
+        words.append("use --storage states")
     elif part == "replay buffer" and "memory" in known:
         words.append(f"lower --hidden-size, or use another --memory than {args.memory}, which is stored with the steps")
     return ", or ".join(words)
