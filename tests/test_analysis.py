@@ -365,7 +365,7 @@ def test_a_trajectory_is_the_agents_own_greedy_episode(folder, name):
     assert len(obs) == len(trajectory) <= 40 and (len(trajectory) == 40 or trajectory.over)
     for t in range(len(trajectory)):
         actor, transition, _ = act(agent.params, actor, agent.script.POLICIES["greedy"])
-        np.testing.assert_array_equal(transition.obs[0], obs[t])
+        np.testing.assert_array_equal(transition.seen[0], obs[t])
         assert transition.action[0] == trajectory.action[t] and transition.reward[0] == trajectory.reward[t]
         assert bool(transition.terminated[0] | transition.truncated[0]) == (trajectory.over and t == len(obs) - 1)
         assert trajectory.start[t] == (t == 0)

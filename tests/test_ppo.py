@@ -214,7 +214,7 @@ def test_recurrent_minibatches_give_the_gradient_of_the_whole_batch(name):
     def loss(params, envs):
         batch, weight = jax.tree.map(lambda x: jnp.asarray(x)[:, envs], (rollout, advantage))
         carry = jax.tree.map(lambda x: x[envs], first.carry)
-        _, output = module.forward(network, params, carry, batch.obs, batch.prev_action, batch.start)
+        _, output = module.forward(network, params, carry, batch.seen, batch.prev_action, batch.start)
         if name == "ppo_rnn":
             return module.ppo_loss(args, output, batch, weight, weight)[0]
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
@@ -241,7 +241,7 @@ def test_training_reads_the_memory_that_acting_had():
     rollout = jax.tree.map(lambda *leaves: np.stack(leaves), *steps[10:])
     assert rollout.start.any()
     forward = jax.jit(ppo_rnn.forward, static_argnums=0)
-    _, output = forward(network, params, first.carry, rollout.obs, rollout.prev_action, rollout.start)
+    _, output = forward(network, params, first.carry, rollout.seen, rollout.prev_action, rollout.start)
     np.testing.assert_allclose(output.value, rollout.value, atol=1e-4)
     log_prob = jax.nn.log_softmax(output.logits)
     taken = jnp.take_along_axis(log_prob, rollout.action[..., None], axis=-1)[..., 0]
