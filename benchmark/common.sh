@@ -63,7 +63,7 @@ seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
 before_tuning="--learning-rate 5e-4 --q-lambda 0.65 --exploration-fraction 0.4 --num-minibatches 8 --gamma 0.99"
 ppo_before_tuning="--learning-rate 2.5e-4 --gamma 0.99 --gae-lambda 0.95"
 
-# The one game for which PQN's defaults do not do (docs/pqn_mlp.md#why-navigator-is-hard).
+# Navigator is not learned with PQN's defaults (docs/pqn_mlp.md#why-navigator-is-hard).
 exception() { # id -> flags
     case "$1" in Navigator*) echo "--exploration-fraction 1 --update-epochs 4 --learning-rate 5e-4" ;; esac
 }

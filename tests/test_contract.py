@@ -391,6 +391,7 @@ REPLAY_ONLY = [
 ]
 REFUSALS = [(name, *case) for name in ON_POLICY for case in ROLLOUTS_ONLY]
 REFUSALS += [(name, *case) for name in OFF_POLICY for case in REPLAY_ONLY]
+REFUSALS += [(name, "--storage films", "frames, states") for name in ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn")]
 REFUSALS += [("dqn_mlp", "--train-frequency 12", "use 8 or 16"), ("dqn_mlp", "--train-frequency 40", "use 32 or 64")]
 REFUSALS += [
     ("dqn_rnn", "--burn-in 12", "use 8 or 16"),

@@ -195,6 +195,6 @@ def final_values(envs: ParallelEnvs, info: dict, truncated: jax.Array, value_of:
 
 def in_parallel(args: Any) -> ParallelEnvs:
     """The environment of these arguments, many times over."""
-    # without a flag --storage, in a script of your own, observations are stored
+    # a script without the flag --storage stores observations
     stores_states = getattr(args, "storage", "frames") == "states" and has_twins(args.env_id)
     return ParallelEnvs(*make_env(args), stores_states)
