@@ -86,11 +86,6 @@ class Args(ArcadeArgs):
         """Steps of one rollout over all environments, T * E."""
         return self.num_envs * self.num_steps
 
-    @property
-    def minibatch_shape(self) -> tuple[int, int]:
-        """A minibatch as [1, B] steps, for the memory estimate."""
-        return 1, self.update_size // self.num_minibatches
-
     def check(self) -> None:
         self.check_divides("num_minibatches", self.update_size, "NUM_ENVS * NUM_STEPS =")
         self.check_devices(group_size(self.num_minibatches, self.num_steps))

@@ -99,6 +99,11 @@ class RunArgs:
         return -(-self.log_every // self.update_size) * self.update_size
 
     @property
+    def minibatch_shape(self) -> tuple[int, int]:
+        """T and B of a minibatch, for the memory estimate: here single steps."""
+        return 1, self.update_size // self.num_minibatches
+
+    @property
     def tasks(self) -> tuple[Self, ...]:
         """These arguments for each environment the agent is trained on: here one."""
         return (self,)
