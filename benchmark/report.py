@@ -9,7 +9,8 @@ evaluation) and, from that file alone, OUT.md (the table), OUT.png (greedy retur
 wall time). The second writes the latter files again: same file, same results; with --runs, their rows are added. A cell
 holds the returns of one group, told apart by an argument of the runs, on one environment and twin; if its runs differ
 in more than their seed, a line says so. The number after ± is the standard deviation over the seeds (divided by their
-number); interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264).
+number). Interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264). With
+three seeds or fewer, the interquartile mean of one id is the mean, and tables and pictures call it that.
 
 `--over` also draws OUT_over.png. Returns on popgym_arcade's ids are also normalised: 0 is the random policy, 1 the best
 possible (benchmark/results). The table says how many minutes it took to get half way. With several ids there are also
@@ -40,8 +41,8 @@ from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.scripts import read_about
 
 ROOT = Path(__file__).resolve().parents[1]
+FEWEST_CUT = 4  # the fewest values of which an interquartile mean leaves some out
 RESAMPLES = 2_000  # of the seeds, for an interval
-TRIMMED = "interquartile mean"
 NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "training_return"}  # columns of OUT.csv
 MAY_DIFFER = WITHIN_A_GROUP | {"total_timesteps", "exp_name"}  # arguments, between the runs of a cell
 EXTRAS = (  # written if they apply
@@ -407,7 +408,23 @@ def interval_of(shape: tuple[int, ...], scores: bytes) -> tuple[np.ndarray, np.n
     return tuple(found[""])
 
 
+def average(cells: Sequence[Cell]) -> str:
+    """What `iqm` of each cell's seeds is: with so few that none of them is cut off, the mean."""
+    return "mean" if all(len(cell.final) < FEWEST_CUT for cell in cells) else "interquartile mean"
+
+
 # -------------------------------------------------------------------------------------------------------------- tables
+
+
+def in_words(group: str) -> str:
+    """A group as tables and legends show it: "pqn_rnn+MinGRU" is "pqn_rnn MinGRU", "pqn_mlp+none" is "pqn_mlp"."""
+    parts = [part for part in group.split("+") if part != "none"] or ["none"]
+    return " ".join(f"{part} (no memory)" if part == "MLP" else part for part in parts)
+
+
+def by_words(by: str) -> str:
+    """What tells the groups apart, as tables and legends show it."""
+    return by.replace("+", ", ").replace("_", " ")
 
 
 def digits(returns: np.ndarray) -> int:
@@ -436,6 +453,7 @@ def of_seeds(values: list[float]) -> str:
 def table(cells: list[Cell], by: str) -> str:
     """Markdown: last greedy returns of every cell, and what they took."""
     several = len({(cell.task, cell.twin) for cell in cells}) > 1
+    cut = average(cells) != "mean"
     lines = []
     for cell in cells:
         final, number = cell.final, digits(cell.final)
@@ -445,11 +463,11 @@ def table(cells: list[Cell], by: str) -> str:
         lines.append(
             [
                 *((cell.task, cell.twin) if several else ("", "")),
-                cell.group,
+                in_words(cell.group),
                 str(len(final)),
                 least_to_most(lasts),
                 of_seeds(final),
-                f"{iqm(final[:, None, None])[0]:.{number}f}",
+                *([f"{iqm(final[:, None, None])[0]:.{number}f}"] if cut else []),
                 estimate(final),
                 ", ".join(f"{value:.{min(number, 2)}f}" for value in final),
                 f"{cell.random:.{number}f}",
@@ -459,12 +477,13 @@ def table(cells: list[Cell], by: str) -> str:
                 half_way(cell),
             ]
         )
-    head = ["id", "twin", by, "seeds", "steps", "greedy return", TRIMMED, "95% interval", "each seed", "random policy"]
-    return markdown([*head, "last 100 training episodes", "steps/s", "minutes", "half way, minutes"], lines)
+    head = ["id", "twin", by_words(by), "seeds", "steps", "greedy return", *(["interquartile mean"] if cut else [])]
+    head += ["95% interval", "each seed", "random policy", "last 100 training episodes", "steps/s", "minutes"]
+    return markdown([*head, "half way, minutes"], lines)
 
 
 def summary(cells: list[Cell]) -> str:
-    """Markdown: ids and twins by groups, interquartile means with intervals, beside the random and the best policy."""
+    """Markdown: ids and twins by groups, means with intervals, next to the random policy's and the best return."""
     groups = sorted({cell.group for cell in cells})
     found = {(cell.task, cell.twin, cell.group): cell for cell in cells}
     lines = []
@@ -474,7 +493,7 @@ def summary(cells: list[Cell]) -> str:
         each = [text.replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}") for text in each]
         low, high = bounds()[task]
         lines.append([task, twin, *each, f"{low:.3f}", f"{high:.3f}"])
-    return markdown(["id", "twin", *groups, "random policy", "best possible"], lines)
+    return markdown(["id", "twin", *map(in_words, groups), "random policy", "best possible"], lines)
 
 
 # ------------------------------------------------------------------------------------------------------------ together
@@ -520,9 +539,9 @@ def put_together(cells: list[Cell]) -> tuple[list[Together], list[str]]:
     for (twin, group), of_group in found.items():
         seeds = {cell.task: len(cell.final) for cell in of_group}
         if set(seeds) != set(tasks):
-            left_out.append(f"{group}, {twin}: no {', '.join(sorted(set(tasks) - set(seeds)))}")
+            left_out.append(f"{in_words(group)}, {twin}: no {', '.join(sorted(set(tasks) - set(seeds)))}")
         elif len(set(seeds.values())) > 1:
-            left_out.append(f"{group}, {twin}: not equally many seeds of each id")
+            left_out.append(f"{in_words(group)}, {twin}: not equally many seeds of each id")
         else:
             together.append(one_together(twin, group, of_group))
     return together, left_out
@@ -563,8 +582,10 @@ def table_together(together: list[Together], by: str) -> str:
         numbers = f"{iqm(last)[0]:.3f}", within, of_seeds(list(each.final.mean(axis=1)))
         cost = f"{each.sps:,.0f}" if each.sps else "", f"{each.took:.0f}" if each.took else ""
         numbers = [text.replace(" ", "\N{NO-BREAK SPACE}") if text != "one seed" else text for text in numbers]
-        lines.append([each.twin, each.group, str(ids), str(seeds), least_to_most(each.final_steps), *numbers, *cost])
-    head = ["twin", by, "ids", "seeds", "steps", TRIMMED, "95% interval", "mean"]
+        lines.append(
+            [each.twin, in_words(each.group), str(ids), str(seeds), least_to_most(each.final_steps), *numbers, *cost]
+        )
+    head = ["twin", by_words(by), "ids", "seeds", "steps", "interquartile mean", "95% interval", "mean"]
     return markdown([*head, "steps/s", "minutes, all runs"], lines)
 
 
@@ -589,7 +610,7 @@ def look(cell: Cell | Together, groups: list[str], twins: list[str]) -> dict:
     style = "--" if len(twins) > 1 and cell.twin == "mdp" else "-"
     marker = "os^Dv"[number // 10 % 5]  # there are ten colours
     how = {"color": f"C{number % 10}", "marker": marker, "markersize": 3}
-    return how | {"linestyle": style, "label": f"{cell.group}{twin}"}
+    return how | {"linestyle": style, "label": f"{in_words(cell.group)}{twin}"}
 
 
 def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
@@ -618,22 +639,22 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
             if x is None:
                 continue
             drawn += 1
+            x, returns = from_the_start(x, returns, cell.random)
             how = look(cell, groups, [twin])
             axes.plot(x, iqm(returns[:, None]), **how)
             if len(returns) > 1:
                 axes.fill_between(x, *interval(returns[:, None]), color=how["color"], alpha=0.15, linewidth=0)
         axes.axhline(np.mean([cell.random for cell in of_panel]), color="gray", linestyle=":", label="random policy")
+        if can_be_normalised(of_panel[0]):
+            axes.axhline(bounds()[task][1], color="gray", linestyle="--", linewidth=1, label="best possible")
         axes.set_title(f"{task}, {twin}" if len(twins) > 1 else task, fontsize=11)
         axes.set_xlim(0, None)
         axes.grid(alpha=0.3)
         axes.locator_params(axis="x", nbins=6)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    for task, of_task in tasks.items():  # its twins are compared: one range of returns
+    for task in tasks:  # its twins are compared: one range of returns
         own = [axes for axes, (name, _) in zip(panels, shown, strict=False) if name == task]
         low, high = (pick(axes.get_ylim()[end] for axes in own) for pick, end in ((min, 0), (max, 1)))
-        if can_be_normalised(of_task[0]):
-            worst, best = bounds()[task]
-            low, high = at_least(0.1 * (best - worst), low, high)
         for axes in own:
             axes.set_ylim(low, high)
     several = any("task_steps" in row for cell in cells for row in cell.rows)
@@ -641,7 +662,7 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     minutes = "minutes, all seeds of a process" + (", divided by the number of its tasks" if several else "")
     figure.supxlabel(minutes if over_minutes else steps, fontsize=11)
     gap = "\n" if size[1] < 4 else " "  # the label is longer than one low row
-    figure.supylabel(f"greedy return,{gap}{TRIMMED} and 95% interval", fontsize=11)
+    figure.supylabel(f"greedy return,{gap}{average(cells)} and 95% interval", fontsize=11)
     if len(shown) == 1:
         panels[0].set_title(args.title, fontsize=11)
     else:
@@ -652,19 +673,18 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     return drawn > 0
 
 
-def at_least(height: float, low: float, high: float) -> tuple[float, float]:
-    """The range of an axis, widened to both sides to this height: what is next to nothing should not fill a panel."""
-    missing = max(0.0, height - (high - low)) / 2
-    return low - missing, high + missing
+def from_the_start(x: np.ndarray, scores: np.ndarray, random: float) -> tuple[np.ndarray, np.ndarray]:
+    """A curve x [N], scores [..., N] with the random policy's score at 0, unless it begins there already."""
+    return (x, scores) if x[0] <= 0 else (np.append(0, x), np.insert(scores, 0, random, axis=-1))
 
 
 def legend(figure, panels, title: str) -> None:
-    """One legend for all panels, outside of them; the random policy last."""
+    """One legend for all panels, outside of them; the random policy and the best possible last."""
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
     named = (label for label in lines if not label.startswith("_"))  # which is how matplotlib names the others
-    labels = sorted(named, key=lambda label: (label == "random policy", natural(label)))
-    handles, title = [lines[label] for label in labels], title.replace("+", " +\n")
-    figure.legend(handles, labels, loc="outside center right", title=title)
+    labels = sorted(named, key=lambda label: (label in ("random policy", "best possible"), natural(label)))
+    handles = [lines[label] for label in labels]
+    figure.legend(handles, labels, loc="outside center right", title=by_words(title))
 
 
 def draw_together(together: list[Together], args: Args, path: Path) -> None:
@@ -682,9 +702,10 @@ def draw_together(together: list[Together], args: Args, path: Path) -> None:
         for axes, x in zip(panels[:-1], (each.steps, each.minutes), strict=False):
             if x is None:
                 continue
-            axes.plot(x, iqm(each.scores), **how)
+            x, scores = from_the_start(x, each.scores, 0.0)
+            axes.plot(x, iqm(scores), **how)
             if len(each.final) > 1:
-                axes.fill_between(x, *interval(each.scores), color=how["color"], alpha=0.15, linewidth=0)
+                axes.fill_between(x, *interval(scores), color=how["color"], alpha=0.15, linewidth=0)
         share, low, high = each.profile
         profiles.plot(THRESHOLDS, share, **(how | {"marker": ""}))
         if len(each.final) > 1:
@@ -692,7 +713,7 @@ def draw_together(together: list[Together], args: Args, path: Path) -> None:
     minutes = "minutes an id, all seeds of a process"
     for axes, label in zip(panels[:-1], ("environment steps of a seed", minutes), strict=False):
         axes.set(xlabel=label, xlim=(0, None))
-    panels[0].set_ylabel(f"normalised return, {TRIMMED}")
+    panels[0].set_ylabel("normalised return, interquartile mean")
     panels[0].xaxis.set_major_formatter(EngFormatter(sep=""))
     profiles.set(xlabel="normalised return", ylabel="share of runs above it", ylim=(0, 1.02))
     for axes in panels:
@@ -709,7 +730,8 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
 
     groups, twins = (sorted({getattr(cell, name) for cell in cells}) for name in ("group", "twin"))
     tasks = list(dict.fromkeys(cell.task for cell in cells))
-    figure = Figure(figsize=(3.6 * len(twins) + 3, 0.34 * len(tasks) + 1.6), layout="constrained")
+    row = max(0.34, 0.12 * len(groups))  # inches of an id
+    figure = Figure(figsize=(3.6 * len(twins) + 3, row * len(tasks) + 1.6), layout="constrained")
     panels = figure.subplots(1, len(twins), sharex=True, sharey=True, squeeze=False)[0]
     for axes, twin in zip(panels, twins, strict=True):
         for edge, style in ((0, "-"), (0.5, ":"), (1, "-")):
@@ -718,7 +740,7 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
         of_twin = sorted({cell.group for cell in there})
         for cell in there:
             scores = normalised(cell, cell.final)[:, None, None]
-            place = 0.5 * (of_twin.index(cell.group) + 0.5) / len(of_twin) - 0.25  # groups stand below each other
+            place = 0.7 * (of_twin.index(cell.group) + 0.5) / len(of_twin) - 0.35  # groups stand below each other
             how = look(cell, groups, [twin]) | {"linestyle": "", "markersize": 6}
             y = tasks.index(cell.task) + place
             axes.plot(iqm(scores), [y], **how | {"marker": "os^Dv"[groups.index(cell.group) % 5]})
@@ -752,7 +774,10 @@ def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
             axes.fill_between(x, *edges, color=how["color"], alpha=0.12, linewidth=0)
     axes.axhline(np.mean([cell.random for cell in cells]), color="gray", linestyle=":", label="random policy")
     axes.set(
-        xlabel=args.over, ylabel=f"last greedy return,\n{TRIMMED} and 95% interval", xscale="log", title=args.title
+        xlabel=args.over,
+        ylabel=f"last greedy return,\n{average(cells)} and 95% interval",
+        xscale="log",
+        title=args.title,
     )
     ticks = sorted({parameter(cell, args.over) for cell in cells})
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
