@@ -3,9 +3,9 @@
     make train
     python benchmark/memory_demo.py --env-id SkittlesEasy --seed 1      # these are flags of pqn_rnn.py
 
-Trains pqn_rnn.py with `--memory MinGRU` and with `--memory MLP`, which is the same network without a memory. Prints
-both returns next to those of random play and of the best player, and leaves in a new folder of runs/ both run folders,
-`with_and_without_memory.png`, and `episode.gif`, an episode of the agent with memory. Flags override DEFAULTS.
+Trains pqn_rnn.py with `--memory MinGRU` and, at the same time, with `--memory MLP`, which is the same network without a
+memory. Prints both returns next to those of random play and of the best player. A new folder in runs/ receives both run
+folders, `with_and_without_memory.png`, and `episode.gif`, an episode of the agent with memory. Flags override DEFAULTS.
 """
 
 import contextlib
@@ -30,6 +30,8 @@ DEFAULTS = "--env-id MineSweeperEasy --partial-obs --total-timesteps 300000 --ev
 DEFAULTS += " --num-devices 1 --checkpoint-every 0 --capture-video"
 COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
 MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
+SHOWN = "with memory"  # in the terminal
+INTERRUPTED = 130  # exit code of a training after Ctrl-C
 OURS = {"--memory", "--run-dir", "--resume", "--from-run"}  # flags that this script sets, or that make no comparison
 
 
@@ -43,27 +45,62 @@ def new_folder() -> Path:
             return folder
 
 
-def train(flags: list[str], memory: str, folder: Path) -> Path:
-    """The run folder of a training with this memory. Ends the program with the training's exit code if that fails."""
-    place = folder / memory
-    command = [sys.executable, "pqn_rnn.py", *DEFAULTS.split(), *flags, "--memory", memory, "--run-dir", str(place)]
-    training = subprocess.Popen(command, cwd=ROOT)
-    while (code := wait(training)) is None:
-        pass
-    if code:
-        for empty in (place, folder):  # a refused flag leaves nothing behind
-            with contextlib.suppress(OSError):
-                empty.rmdir()
+def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
+    """Trains with memory and without at the same time, and returns both run folders.
+
+    The terminal shows the training with memory; the other writes to a file. If one of them fails, ends the program with
+    its exit code. A refused flag leaves no folder behind.
+    """
+    command = [sys.executable, "pqn_rnn.py", *DEFAULTS.split(), *flags]
+    log = folder / "without_memory.log"
+    trainings = {}
+    with log.open("w") as file, contextlib.ExitStack() as stack:
+        print(f"training the same agent without memory at the same time, see {log}", flush=True)
+        for label, memory in MEMORIES.items():
+            output = {} if label == SHOWN else {"stdout": file, "stderr": subprocess.STDOUT}
+            own = ["--memory", memory, "--run-dir", str(folder / memory)]
+            trainings[label] = subprocess.Popen([*command, *own], cwd=ROOT, **output)
+            stack.callback(stop, trainings[label])
+        failed = first_failure(trainings)
+    if failed and failed != SHOWN:
+        print(log.read_text(), end="", file=sys.stderr)
+    if failed:
+        if not any((folder / memory).exists() for memory in MEMORIES.values()):
+            shutil.rmtree(folder)
+        code = trainings[failed].returncode
         sys.exit(code if code > 0 else 128 - code)
-    return next(place.iterdir())
+    return {label: next((folder / memory).iterdir()) for label, memory in MEMORIES.items()}
 
 
-def wait(training: subprocess.Popen) -> int | None:
-    """Its exit code; None after Ctrl-C, which the training received too: it saves before it exits."""
-    try:
-        return training.wait()
-    except KeyboardInterrupt:
-        return None
+def first_failure(trainings: dict[str, subprocess.Popen]) -> str | None:
+    """The label of the first training that fails; None when both end well. Ctrl-C waits for both, which then save."""
+    for label, training in trainings.items():
+        code = wait(training)
+        if code == INTERRUPTED:
+            for other in trainings.values():
+                wait(other)
+        if code:
+            return label
+    return None
+
+
+def wait(training: subprocess.Popen) -> int:
+    """Its exit code. Ctrl-C is left to the training, which receives it too."""
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            return training.wait()
+
+
+def stop(training: subprocess.Popen) -> None:
+    """Ends a training that still runs; it saves before it exits."""
+    if training.poll() is None:
+        training.terminate()
+        wait(training)
+
+
+def ended(number: int, frame) -> None:
+    """A handler of signals that ends the program through `stop`."""
+    sys.exit(128 + number)
 
 
 def curve(run: Path, policy: str) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +140,7 @@ def main(flags: list[str]) -> Path:
         print(f"memory_demo.py: error: {min(refused)}: both trainings have their own, leave it out", file=sys.stderr)
         sys.exit(2)
     folder = new_folder()
-    runs = {label: train(flags, memory, folder) for label, memory in MEMORIES.items()}
+    runs = train_both(flags, folder)
     args = read_about(runs["with memory"])["args"]
     curves = {label: curve(run, "greedy") for label, run in runs.items()}
     levels = {"random policy": float(np.mean([curve(run, "random")[1] for run in runs.values()]))}
@@ -128,4 +165,5 @@ if __name__ == "__main__":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for | head
         print(__doc__)
         sys.exit(subprocess.run([sys.executable, "pqn_rnn.py", "--help"], cwd=ROOT).returncode)
+    signal.signal(signal.SIGTERM, ended)
     main(sys.argv[1:])
