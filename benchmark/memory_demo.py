@@ -10,6 +10,7 @@ folders, `with_and_without_memory.png`, and `episode.gif`, an episode of the age
 
 import contextlib
 import itertools
+import os
 import shutil
 import signal
 import subprocess
@@ -52,6 +53,7 @@ def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
     its exit code. A refused flag leaves no folder behind.
     """
     command = [sys.executable, "pqn_rnn.py", *DEFAULTS.split(), *flags]
+    shared = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # a GPU's memory is for both
     log = folder / "without_memory.log"
     trainings = {}
     with log.open("w") as file, contextlib.ExitStack() as stack:
@@ -59,7 +61,7 @@ def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
         for label, memory in MEMORIES.items():
             output = {} if label == SHOWN else {"stdout": file, "stderr": subprocess.STDOUT}
             own = ["--memory", memory, "--run-dir", str(folder / memory)]
-            trainings[label] = subprocess.Popen([*command, *own], cwd=ROOT, **output)
+            trainings[label] = subprocess.Popen([*command, *own], cwd=ROOT, env=shared, **output)
             stack.callback(stop, trainings[label])
         failed = first_failure(trainings)
     if failed and failed != SHOWN:
