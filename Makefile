@@ -30,8 +30,8 @@ setup: $(DEV) ## create .venv with everything that training and the tests need
 train: $(BASE) ## train the same agent with a memory and without, and compare (TRAIN_ARGS are flags of pqn_rnn.py)
 	@$(BIN)/python benchmark/memory_demo.py $(TRAIN_ARGS)
 
-saliency: $(BASE) ## show which past pixels the agent in agents/ uses: pictures and a page in analysis/
-	@$(BIN)/python saliency.py
+saliency: $(BASE) ## show that an agent decides by a number it no longer sees: pictures and a page in analysis/
+	@$(BIN)/python saliency.py --seed 1 --steps 15 --kind gradient perturbation --lag 0 1 2
 
 docs: $(DOCS) ## build the documentation's site into site/, warnings being errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

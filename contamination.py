@@ -25,7 +25,7 @@ from matplotlib.ticker import MaxNLocator
 from tqdm import tqdm
 
 from popgym_arcade.analysis.agents import Agent
-from popgym_arcade.analysis.command_line import PlayArgs, launch, shipped_agents
+from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
 from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, label, load_all
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.networks import other_inputs, scores_name
@@ -61,8 +61,8 @@ MANY = 6  # groups of which a picture shows every strength
 
 @dataclass(frozen=True)
 class Args(PlayArgs):
-    runs: tuple[PathName, ...] = shipped_agents(__file__)
-    """run folders, or patterns that match some (the agents that come with the repository)"""
+    runs: tuple[PathName, ...] = showcase(__file__)
+    """run folders, or patterns that match some (agents/MineSweeperEasy, which comes with the repository)"""
     kind: tuple[Literal["noise", "permutation"], ...] = ("noise", "permutation")
     """noise on one frame, and/or the first frames in another order"""
     episodes: Annotated[int, Range(1, 10_000)] = 32

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from popgym_arcade.analysis.agents import Agent, describe
-from popgym_arcade.analysis.command_line import PlayArgs, launch, shipped_agents
+from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
 from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, load_all
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.networks import action_values, network_args, other_inputs
@@ -51,8 +51,8 @@ EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "episode", "length", 
 
 @dataclass(frozen=True)
 class Args(PlayArgs):
-    runs: tuple[PathName, ...] = shipped_agents(__file__)
-    """run folders, or patterns that match some (the agents that come with the repository)"""
+    runs: tuple[PathName, ...] = showcase(__file__)
+    """run folders, or patterns that match some (agents/MineSweeperEasy, which comes with the repository)"""
     episodes: Annotated[int, Range(1, 10_000)] = 16
     """complete episodes of each seed of a run and each twin"""
     seed: NonNegativeInt = 0

@@ -31,7 +31,7 @@ from scipy import ndimage
 from tqdm import tqdm
 
 from popgym_arcade.analysis.agents import Agent, load_agents, one_seed, twin_name
-from popgym_arcade.analysis.command_line import PlayArgs, Twin, launch, shipped_agents
+from popgym_arcade.analysis.command_line import PlayArgs, Twin, launch, showcase
 from popgym_arcade.analysis.networks import action_values, network_args, other_inputs, scores_name
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
@@ -50,8 +50,8 @@ Width = Annotated[float, Range(0.1, 256)]  # in pixels
 
 @dataclass(frozen=True)
 class Args(PlayArgs):
-    runs: tuple[PathName, ...] = shipped_agents(__file__)
-    """run folders, or patterns that match some (the agents that come with the repository)"""
+    runs: tuple[PathName, ...] = showcase(__file__)
+    """run folders, or patterns that match some (agents/MineSweeperEasy, which comes with the repository)"""
     twin: Annotated[Twin, tyro.conf.arg(aliases=["--twins"])] = "own"
     """twin to play: the one of the training, the fully or the partially observable one, or both, one above the other"""
     kind: tuple[Literal["gradient", "perturbation"], ...] = ("gradient",)
@@ -338,11 +338,18 @@ def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> F
                 continue
             image = axes.imshow(maps[n, t], cmap="inferno", norm=norm)
             bare(axes, f"{each.shares[n, t]:.1%}", f"n = {n}" if t == 0 else "")
-    bar = figure.colorbar(image, ax=grid, fraction=0.03, pad=0.01)
-    bar.set_label("squared gradient, all actions and colours", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    add_bar(figure, image, grid, "squared gradient, all actions and colours", fraction=0.03, pad=0.01)
     figure.suptitle(title_of(found[0].agent), fontsize=10)
     return figure
+
+
+def add_bar(figure: Figure, image: Any, axes: Any, label: str, **place: Any) -> None:
+    """A colour bar with the ends of the scale and its middle, which the square root puts at a quarter."""
+    bar = figure.colorbar(image, ax=axes, **place)
+    ticks = [0, image.norm.vmax / 4, image.norm.vmax]
+    bar.set_ticks(ticks, labels=[f"{tick:.2g}" for tick in ticks])
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label(label, fontsize=8)
 
 
 def title_of(agent: Agent) -> str:
@@ -393,26 +400,45 @@ def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
 def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
     """A row for each frame that was blurred: the frame, red (policy) and blue (value) over it, and both alone.
 
-    Each map has its own scale, shown next to it.
+    All rows share one scale per map, by the square root, so that brightness compares frames.
     """
-    figure = Figure(figsize=(10, 2.6 * len(found) + 0.4), layout="constrained")
+    figure = Figure(figsize=(9, 2.15 * len(found) + 0.6), layout="constrained")
     grid = figure.subplots(len(found), 4, squeeze=False)
+    maps = [each.policy for each in found], [each.value for each in found]
+    norms = [PowerNorm(0.5, vmin=0, vmax=max(1e-30, np.max(each))) for each in maps]
     for line, each in zip(grid, found, strict=True):
-        side, tops = each.frame.shape[0], [max(scores.max(), 1e-30) for scores in (each.policy, each.value)]
-        policy, value = (resized(x / top, side) for x, top in zip((each.policy, each.value), tops, strict=True))
-        grey = each.frame.mean(axis=-1) / 255 * 0.5
-        over = np.stack([grey + policy, grey, grey + value], axis=-1).clip(0, 1)
-        for axes, picture in zip(line[:2], (each.frame, over), strict=True):
-            axes.imshow(picture)
-        for axes, scores, cmap, top in zip(line[2:], (each.policy, each.value), ("Reds", "Blues"), tops, strict=True):
-            image = axes.imshow(scores, cmap=cmap, vmin=0, vmax=top)
-            figure.colorbar(image, ax=axes, fraction=0.046).ax.tick_params(labelsize=7)
-        titles = f"frame {each.at - each.lag}", "policy red, value blue", "policy", "value"
-        sides = f"{each.agent.twin}, decision {each.at}, lag {each.lag}", "", "", ""
-        for axes, title, text in zip(line, titles, sides, strict=True):
-            bare(axes, title, text)
-    figure.suptitle(title_of(found[0].agent), fontsize=10)
+        line[0].imshow(each.frame)
+        line[1].imshow(both_over(each, norms))
+        images = [
+            axes.imshow(scores, cmap=cmap, norm=norm)
+            for axes, scores, cmap, norm in zip(
+                line[2:], (each.policy, each.value), ("Reds", "Blues"), norms, strict=True
+            )
+        ]
+        titles = "", "", f"largest {each.policy.max():.2g}", f"largest {each.value.max():.2g}"
+        for axes, title, side in zip(line, titles, (row_name(each), "", "", ""), strict=True):
+            bare(axes, title, side)
+    for axes, title in zip(grid[0], ("frame", "policy red, value blue", "policy", "value"), strict=True):
+        axes.set_title(", ".join(filter(None, [title, axes.get_title()])), fontsize=8)
+    for column, image in zip((2, 3), images, strict=True):
+        add_bar(figure, image, grid[:, column], "half the squared change", location="bottom", fraction=0.04, pad=0.02)
+    figure.suptitle(f"{title_of(found[0].agent)}: what the decision at step {found[0].at} depends on", fontsize=10)
     return figure
+
+
+def row_name(found: PerturbationSaliency) -> str:
+    """Which frame was blurred, in words."""
+    steps = f"{found.lag} step{'s' * (found.lag != 1)} earlier" if found.lag else "the current frame"
+    return f"{found.agent.twin}: {steps}"
+
+
+def both_over(found: PerturbationSaliency, norms: list[PowerNorm]) -> np.ndarray:
+    """[h, w, 3] from 0 to 1: the frame in dim grey, policy scores in red and value scores in blue over it."""
+    side = found.frame.shape[0]
+    maps = (found.policy, found.value)
+    policy, value = (resized(np.asarray(norm(scores)), side) for norm, scores in zip(norms, maps, strict=True))
+    grey = found.frame.mean(axis=-1) / 255 * 0.5
+    return np.stack([grey + policy, grey, grey + value], axis=-1).clip(0, 1)
 
 
 def resized(scores: np.ndarray, side: int) -> np.ndarray:

@@ -53,9 +53,14 @@ class PlayArgs(AnalysisArgs):
     """checkpoint to load; None: the last"""
 
 
-def shipped_agents(script: str) -> tuple[str, ...]:
-    """The default of --runs: the agents in the repository, in the folder `agents` next to a script's file."""
-    return (glob.escape(str(Path(script).parent / "agents")) + "/*",)
+def shipped_agents(script: str, name: str = "*") -> tuple[str, ...]:
+    """A default of --runs: agents that come with the repository, in the folder `agents` next to a script's file."""
+    return (glob.escape(str(Path(script).parent / "agents")) + f"/{name}",)
+
+
+def showcase(script: str) -> tuple[str, ...]:
+    """A default of --runs: the one of these agents that shows best what a memory holds."""
+    return shipped_agents(script, "MineSweeperEasy")
 
 
 def launch(main: Callable, args_class: type) -> Any:

@@ -1,7 +1,7 @@
 """PQN with memory: Q-learning on parallel environments, without a replay buffer or a target network.
 
 Paper: Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", https://arxiv.org/abs/2407.04811
-Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU --hidden-size 128
+Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU
 Page:  docs/pqn_rnn.md
 
 Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions; time first.
@@ -20,12 +20,12 @@ import optax
 from flax import struct
 
 from popgym_arcade.baselines.arguments import ArcadeArgs
-from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
-from popgym_arcade.baselines.environment import in_parallel, is_pixels
+from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
+from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat
 from popgym_arcade.baselines.running.run import Run
@@ -41,7 +41,7 @@ LOSSES = ("td_loss", "q_values", "grad_norm")
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
     """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
-    learning_rate: UnitInterval = 1.4e-3
+    learning_rate: UnitInterval = 1e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
     """anneal the learning rate linearly"""
@@ -57,9 +57,11 @@ class Args(ArcadeArgs):
     """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
     update_epochs: Count = 2
     """passes over a rollout"""
-    gamma: UnitInterval = 0.99
+    gamma: UnitInterval = 0.95
     """discount"""
-    q_lambda: UnitInterval = 0.87
+    norm_reward: bool = True
+    """learn from rewards divided by the running standard deviation of their discounted sums"""
+    q_lambda: UnitInterval = 0.8
     """lambda of the Q(lambda) returns"""
     max_grad_norm: Positive = 10.0
     """clip gradients to this global norm"""
@@ -67,16 +69,18 @@ class Args(ArcadeArgs):
     """epsilon at the first step"""
     end_e: UnitInterval = 0.05
     """epsilon after the exploration fraction"""
-    exploration_fraction: UnitInterval = 0.6
+    exploration_fraction: UnitInterval = 0.25
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
     """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
-    hidden_size: Count = 512
+    hidden_size: Count = 128
     """width of the two memory layers"""
     prev_action: bool = True
     """feed the previous action to the memory"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
+    """what a rollout stores of popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
@@ -101,7 +105,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] of pixels, [N, 256] of anything else."""
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -112,11 +116,11 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
-            x = dense(32, use_bias=False)(patches(obs, self.dtype))
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
             # instance norm removes the static background, so that small changes are not drowned out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
-            x = nn.leaky_relu(dense(64)(merge(x, 2)))
-            x = nn.leaky_relu(dense(512)(x.reshape(len(obs), -1)))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
         else:
             x = obs.reshape(len(obs), -1).astype(jnp.float32)
             for _ in range(2):
@@ -140,22 +144,25 @@ class QNetwork(nn.Module):
 
     def setup(self):
         args, dtype = self.args, jnp.dtype(self.args.precision)
-        input_size = (512 if self.pixels else 256) + args.prev_action * self.num_actions
-        self.encode = Encoder(args.encoder if self.pixels else "dense", dtype)
+        kind = args.encoder if self.pixels else "dense"
+        self.encode = Encoder(kind, dtype)
+        size = 512 if kind == "paper" else 256  # of the features
+        input_size = size + args.prev_action * self.num_actions
         self.remember = Memory(
-            MEMORIES[args.memory], input_size, args.hidden_size, output_size=256, num_layers=2, window=args.num_steps
+            MEMORIES[args.memory], input_size, args.hidden_size, output_size=size, num_layers=2, window=args.num_steps
         )
         self.norm = nn.LayerNorm()
-        self.head = nn.Dense(self.num_actions)
+        self.head = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros)  # values start at 0
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
         x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
-        x = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
+        x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
+        x += features  # what is seen now need not pass through the memory
         return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))))
 
 
@@ -230,7 +237,7 @@ class Actor:
 class Transition:
     """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
 
-    obs: jax.Array
+    seen: Any  # the observation, or the environment's state that it is drawn from
     prev_action: jax.Array
     start: jax.Array
     action: jax.Array
@@ -247,10 +254,11 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
 
     params: Any
     opt_state: Any
+    reward_scale: RewardScale
     actor: Actor
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
@@ -279,24 +287,18 @@ def make_actor(args: Args):
         carry, output = forward(network, params, carry, obs[None], prev_action[None], start[None])
         return carry, output.q[0]
 
-    def final_values(params, carry, info, action, truncated):
-        """Values [E] of the final observations of truncated episodes; drawn and evaluated only if there are any."""
-        final, observe = envs.final_observation(info)
-
-        def read_final(final):
-            _, q = read(params, carry, observe(final), action, jnp.zeros_like(truncated))
-            return jnp.where(truncated, q.max(axis=-1), 0.0)
-
-        return jax.lax.cond(anywhere(truncated), read_final, lambda _: jnp.zeros_like(truncated, jnp.float32), final)
-
     def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
         key, action_key, step_key = jax.random.split(actor.key, 3)
         carry, q = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
         action = epsilon_greedy(action_key, q, epsilon)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
         done = terminated | truncated
+
+        def value_of(final):  # of observations that follow this step
+            return read(params, carry, final, action, jnp.zeros_like(truncated))[1].max(axis=-1)
+
         transition = Transition(
-            obs=actor.obs,
+            seen=envs.seen(actor.env_state, actor.obs),
             prev_action=actor.prev_action,
             start=actor.start,
             action=action,
@@ -304,7 +306,7 @@ def make_actor(args: Args):
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            final_value=final_values(params, carry, info, action, truncated),
+            final_value=final_values(envs, info, truncated, value_of),
             episode_return=actor.episode_return + reward,
             episode_length=actor.episode_length + 1,
         )
@@ -325,20 +327,23 @@ def make_actor(args: Args):
 
 def make_train(args: Args):
     """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    envs = in_parallel(args)
     network, begin, act = make_actor(args)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(args.max_grad_norm), optax.radam(functools.partial(learning_rate_at, args))
-    )
+    learning_rate = functools.partial(learning_rate_at, args)
+    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.radam(learning_rate))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None])
-        return TrainState(params=params, opt_state=optimizer.init(params), actor=actor, key=key, update=jnp.int32(0))
+        opt_state, reward_scale = optimizer.init(params), RewardScale.fresh(args.num_envs)
+        return TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=jnp.int32(0)
+        )
 
     def loss(params, carry, batch: Transition, target):
         """Half the mean squared distance of Q(s_t, a_t) to the targets [T, B], and what is logged of it."""
-        _, output = forward(network, params, carry, batch.obs, batch.prev_action, batch.start)
+        _, output = forward(network, params, carry, jax.vmap(envs.observe)(batch.seen), batch.prev_action, batch.start)
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
         td_loss = 0.5 * jnp.square(q - target).mean()
         return td_loss, {"td_loss": td_loss, "q_values": q.mean()}
@@ -350,6 +355,8 @@ def make_train(args: Args):
         last = actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None]
         _, output = forward(network, state.params, *last)
         next_value = jnp.concatenate([rollout.value[1:], output.q.max(axis=-1)])  # [T, E]
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
+        rollout = rollout.replace(reward=rollout.reward / reward_scale.std)
         target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
 
         def minibatch(learner, envs):
@@ -364,7 +371,10 @@ def make_train(args: Args):
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
         orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
         (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
-        state = TrainState(params=params, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
+        state = TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
+        )
+        learned["q_values"] *= reward_scale.std  # logged in the game's own unit
         return state, jax.tree.map(jnp.mean, learned) | episode_sums(rollout)
 
     return init, update
