@@ -491,7 +491,7 @@ def read_settings(argv: list[str]) -> Args:
         print(__doc__)  # here, because tyro joins its lines
     args = tyro.cli(Args, args=argv, description="")
     if optuna is None:
-        raise UserError("Optuna is missing: pip install 'popgym-arcade[tune]', or pip install optuna")
+        raise UserError("Optuna is missing: pip install '.[tune]' in the clone, or pip install optuna")
     study = os.path.expanduser(args.study)
     saved = read_saved(Path(study)) if study else None
     args = tyro.cli(Args, args=argv, default=saved) if saved else args
