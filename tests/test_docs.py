@@ -23,6 +23,7 @@ import pytest
 import tyro
 from harness import IDS
 from runs import command, only, parsed, rows
+from scripts import ALL
 
 import popgym_arcade
 from popgym_arcade import registration
@@ -182,6 +183,16 @@ def test_links_to_files_of_the_repository_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
     missing = [link for link in links if "://" not in link and not ((ROOT / page).parent / link).exists()]
     assert not missing
+
+
+def test_the_home_page_has_the_lines_of_every_script():
+    rows = re.findall(
+        r"^\| (\[`\w+\.py`\].*?) \| .* \| ([\d, ]+) \|$", (ROOT / "docs/index.md").read_text(), re.MULTILINE
+    )
+    told = {}
+    for names, lines in rows:
+        told |= dict(zip(re.findall(r"`(\w+)\.py`", names), map(int, lines.split(",")), strict=True))
+    assert told == {name: (ROOT / f"{name}.py").read_text().count("\n") for name in ALL}
 
 
 def test_the_page_of_the_games_has_every_family():
