@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from statistics import median
 
 import pytest
 import tyro
@@ -12,6 +13,7 @@ import gap_and_bias
 import recall_density
 from benchmark import analysis_tables
 from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.analysis.tables import read_csv
 from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -133,9 +135,46 @@ def test_the_tables_of_the_pages_come_from_their_files(path):
 
 
 def test_every_table_is_on_a_page():
+    """Or, of a long one, the numbers that a page takes from it and the link to all of them."""
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
-    names = [path.relative_to(ROOT / "docs").with_suffix(".md").as_posix() for path in TABLES]
-    assert names and [name for name in names if f"<!-- report: {name} -->" not in pages] == []
+    names = [path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in TABLES]
+    places = ("<!-- report: {}.md -->", "]({}.csv)")
+    assert names and [name for name in names if not any(place.format(name) in pages for place in places)] == []
+
+
+def spread(values: list[float], form: str = "{:.3f}") -> str:
+    """The median, and the smallest and the largest value unless all are equal."""
+    low, middle, high = (form.format(pick(values)) for pick in (min, median, max))
+    return middle if min(values) == max(values) else f"{middle} ({low} to {high})"
+
+
+@pytest.mark.parametrize("memory", ["MinGRU", "LRU", "GRU", "MLP"])
+def test_the_page_of_the_analyses_has_the_medians_of_the_study(memory):
+    page = (ROOT / "docs/analysis.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    noise, recall = (
+        [row for row in read_csv(ROOT / f"docs/figures/memory_study/{name}.csv") if row["memory"] == memory]
+        for name in ("contamination", "recall_density")
+    )
+
+    def effect(measure: str, column: str, form: str) -> str:
+        strongest = (row for row in noise if (row["kind"], row["strength"]) == ("noise", "1.0"))
+        return spread([float(row[column]) for row in strongest if row["measure"] == measure], form)
+
+    def share(twin: str, *columns: str) -> str:
+        return spread([sum(float(row[name]) for name in columns) for row in recall if row["twin"] == twin])
+
+    cells = [effect("relative_values", column, "{:.3f}") for column in ("at_once", "one_step_later")]
+    cells += [effect("relative_values", "half_life", "{:g}")]
+    cells += [effect("flips", column, "{:.0%}") for column in ("at_once", "one_step_later")]
+    assert f"| {memory} | {' | '.join(cells)} |\n" in page
+    cells = [share(twin, *names) for names in (("last_frame",), ("first", "middle")) for twin in ("mdp", "pomdp")]
+    assert f"| {memory} | {' | '.join(cells)} |\n" in page
+
+
+def test_the_page_of_the_analyses_has_the_gaps_over_all_games():
+    head, line, *rows = (ROOT / "docs/figures/memory_study/gap_and_bias.md").read_text().splitlines()
+    table = "\n".join([head, line, *(row for row in rows if row.startswith("| all |"))])
+    assert f"\n{table}\n\n" in (ROOT / "docs/analysis.md").read_text()
 
 
 def test_pages_get_a_folders_table_and_the_pictures_of_all_runs(tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -531,8 +532,26 @@ def test_the_pages_have_these_tables(path):
 
 
 def test_every_table_is_on_a_page():
+    """Or, of a long one, the numbers that a page takes from it and the link to all of them."""
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
-    assert [path.stem for path in TABLES if f"<!-- report: figures/{path.stem}" not in pages] == []
+    places = ("<!-- report: figures/{0.stem}", "](figures/{0.name})")
+    assert [path.stem for path in TABLES if not any(place.format(path) in pages for place in places)] == []
+
+
+def test_the_page_of_the_memories_says_how_long_each_keeps_a_bit():
+    page = (ROOT / "docs/memories.md").read_text()
+    cells = report.make_cells(report.read_table(str(ROOT / "docs/figures/memory_length.csv"), "memory"), "memory")
+    found: dict[str, dict[float, report.Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.group, {})[report.parameter(cell, "memory_length")] = cell
+    with (ROOT / "benchmark/results/memory_cost/memory_cost.csv").open(newline="") as file:
+        cost = {row["memory"]: row["rollout_ms"] for row in csv.DictReader(file)}
+    sizes = re.findall(r"^\| ([\w-]+) \| (?:parallel|step by step) \| .* \| ([\d,]+) \|$", page, re.MULTILINE)
+    for name, at in found.items():
+        returns = [report.of_seeds(at[length].final) for length in (10, 20, 40, 80, 160)]
+        kept = [str(np.sum(at[length].final == 1)) for length in (40, 80, 160)]
+        assert f"| `{name}` | {' | '.join(returns)} |\n" in page
+        assert f"| `{name}` | {' | '.join([*kept, cost[name], dict(sizes)[name]])} |\n" in page
 
 
 def test_every_picture_is_on_a_page():
