@@ -53,7 +53,7 @@ class Args:
     """environments of each device"""
     updates: int = 6
     """updates of each training; the first is left out"""
-    out: PathName = "docs/figures/scaling"
+    out: PathName = "runs/scaling"
     """tables and picture to write: OUT.csv, OUT_allreduce.csv, OUT.png"""
     worker: str = ""
     """used by this script itself"""

@@ -2,8 +2,10 @@
 
 import csv
 import dataclasses
+import itertools
+import re
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 
 import gymnax
 import jax
@@ -110,6 +112,20 @@ def test_what_the_page_sums_up_is_in_the_measurements():
         speeds = [row.frames_per_second for row in rows if row.env_id in throughput.ours()]
         told = f"{min(speeds):,.0f} to {max(speeds):,.0f} frames/s, geometric mean {geometric_mean(speeds):,.0f}"
         assert len(speeds) == 60 and told in page
+
+
+def test_the_page_has_the_median_and_the_range_of_the_speeds_with_new_pictures():
+    with (SCRIPT.parents[1] / "benchmark/results/redrawn_speed.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    cases = {(row["env_id"], row["twin"], row["obs_size"]) for row in rows}
+    assert cases == set(itertools.product(throughput.ours(), throughput.TWINS, ("128", "256")))
+    ratios = [float(row["speed_after_over_before"]) for row in rows]
+    page = " ".join((SCRIPT.parents[1] / "docs/throughput.md").read_text().split())
+    assert f"has a median of {median(ratios):.2f} over all" in page and f"has all {len(ratios)} ratios" in page
+    for ratio in (min(ratios), max(ratios)):
+        ids = {row["env_id"] for row in rows if float(row["speed_after_over_before"]) == ratio}
+        told = re.search(rf"(?:from|to) {ratio:.2f} \((.*?)\)", page)[1]
+        assert {name for name in throughput.ours() if name in told} == ids
 
 
 def test_the_rollout_ends_with_the_frames_of_its_states():

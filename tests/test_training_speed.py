@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import jax
 import jax.numpy as jnp
@@ -259,6 +260,24 @@ def test_the_pages_have_the_tables_of_the_files(path):
     assert training_speed.filled(page, folder) == page
     missing = [name for name in re.findall(r"<!-- table: (\S+) -->", page) if not (folder / f"{name}.csv").exists()]
     assert all(name.startswith("gpu/") for name in missing)
+
+
+def test_the_page_has_the_compile_seconds_of_every_script():
+    """Its table has the medians and the extremes over memories; the file has all of them."""
+    page = (ROOT / "docs/performance.md").read_text()
+    rows = rows_of(ROOT / "benchmark/results/training_speed/compile.csv")
+    memories = {name: training_speed.NOT_ATTENTION for name in training_speed.RECURRENT}
+    cases = [(name, memory) for name in scripts.ALL for memory in memories.get(name, ["none"])]
+    assert sorted((row["script"], row["memory"]) for row in rows) == sorted(cases)
+    lines = []
+    for name in training_speed.ALL_SCRIPTS:
+        cells = [name]
+        for column in ("compile_seconds", "with_cache", "process_seconds", "process_with_cache"):
+            seconds = [float(row[column]) for row in rows if row["script"] == name]
+            extremes = f" ({min(seconds)} to {max(seconds)})" if len(seconds) > 1 else ""
+            cells.append(f"{median(seconds):.1f}{extremes}")
+        lines.append(f"| {' | '.join(cells)} |\n")
+    assert f"\n|-|-|-|-|-|\n{''.join(lines)}\n" in page
 
 
 def test_a_table_is_filled_in_repeatedly(tmp_path):
