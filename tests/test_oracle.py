@@ -1,4 +1,4 @@
-"""benchmark/oracle.py: the table of the experts' returns in docs/environments.md."""
+"""benchmark/oracle.py: the table of the experts' returns in docs/returns.md."""
 
 import csv
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_the_saved_figures_come_out_again(env_id):
 def test_the_page_has_the_table_of_all_ids():
     rows = [{name: read(row[name]) for name in row} for row in saved_rows().values()]
     assert [row["env_id"] for row in rows] == IDS
-    assert oracle.table(rows) in (ROOT / "docs/environments.md").read_text()
+    assert oracle.table(rows) in (ROOT / "docs/returns.md").read_text()
 
 
 def read(text):

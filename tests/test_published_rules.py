@@ -353,7 +353,7 @@ def test_every_rule_is_saved_and_random_play_here_is_that_of_the_other_table():
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.name)
 def test_the_page_has_the_measured_effects(rule):
     """Easy / Medium / Hard, to three places, in a line of the family; those of constructed games are in words."""
-    section = (ROOT / "docs/environments.md").read_text().partition("\n## Differences from popgym-arcade 0.0.7\n")[2]
+    section = (ROOT / "docs/published-rules.md").read_text().partition("\n## Rules\n")[2]
     lines = [line.split("|") for line in section.splitlines() if line.count("|") == 5]
     measured = {(row["env_id"], row["player"]): row for row in saved_rows() if row["published_rule"] == rule.name}
     for player in rule.players:
