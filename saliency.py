@@ -345,9 +345,7 @@ def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> F
 
 def add_bar(figure: Figure, image: Any, axes: Any, label: str, **place: Any) -> None:
     """A colour bar with the ends of the scale and its middle, which the square root puts at a quarter."""
-    bar = figure.colorbar(image, ax=axes, **place)
-    ticks = [0, image.norm.vmax / 4, image.norm.vmax]
-    bar.set_ticks(ticks, labels=[f"{tick:.2g}" for tick in ticks])
+    bar = figure.colorbar(image, ax=axes, ticks=[0, image.norm.vmax / 4, image.norm.vmax], format="%.2g", **place)
     bar.ax.tick_params(labelsize=7)
     bar.set_label(label, fontsize=8)
 
@@ -399,44 +397,32 @@ def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
 
 def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
     """A row for each frame that was blurred: the frame, red (policy) and blue (value) over it, and both alone.
-
-    All rows share one scale per map, by the square root, so that brightness compares frames.
-    """
+    All rows share one scale per map, by the square root, so that brightness compares frames."""
     figure = Figure(figsize=(9, 2.15 * len(found) + 0.6), layout="constrained")
     grid = figure.subplots(len(found), 4, squeeze=False)
-    maps = [each.policy for each in found], [each.value for each in found]
-    norms = [PowerNorm(0.5, vmin=0, vmax=max(1e-30, np.max(each))) for each in maps]
+    tops = np.max([(each.policy.max(), each.value.max()) for each in found], axis=0)
+    norms = [PowerNorm(0.5, vmin=0, vmax=max(1e-30, top)) for top in tops]
+    styles = {}, {}, {"cmap": "Reds", "norm": norms[0]}, {"cmap": "Blues", "norm": norms[1]}
     for line, each in zip(grid, found, strict=True):
-        line[0].imshow(each.frame)
-        line[1].imshow(both_over(each, norms))
-        images = [
-            axes.imshow(scores, cmap=cmap, norm=norm)
-            for axes, scores, cmap, norm in zip(
-                line[2:], (each.policy, each.value), ("Reds", "Blues"), norms, strict=True
-            )
-        ]
-        titles = "", "", f"largest {each.policy.max():.2g}", f"largest {each.value.max():.2g}"
-        for axes, title, side in zip(line, titles, (row_name(each), "", "", ""), strict=True):
-            bare(axes, title, side)
-    for axes, title in zip(grid[0], ("frame", "policy red, value blue", "policy", "value"), strict=True):
-        axes.set_title(", ".join(filter(None, [title, axes.get_title()])), fontsize=8)
-    for column, image in zip((2, 3), images, strict=True):
-        add_bar(figure, image, grid[:, column], "half the squared change", location="bottom", fraction=0.04, pad=0.02)
+        pictures = each.frame, both_over(each, norms), each.policy, each.value
+        policy, value = (f"largest {x.max():.2g}" for x in (each.policy, each.value))
+        titles = "frame", "policy red, value blue", f"policy, {policy}", f"value, {value}"
+        for axes, picture, style, title in zip(line, pictures, styles, titles, strict=True):
+            axes.imshow(picture, **style)
+            bare(axes, title)
+        lag = f"{each.lag} step{'s' * (each.lag != 1)} earlier" if each.lag else "the current frame"
+        line[0].set_ylabel(f"{each.agent.twin}: {lag}", fontsize=8)
+    place = {"location": "bottom", "fraction": 0.04, "pad": 0.02}
+    for axes in grid.T[2:]:
+        add_bar(figure, axes[0].images[0], axes, "half the squared change", **place)
     figure.suptitle(f"{title_of(found[0].agent)}: what the decision at step {found[0].at} depends on", fontsize=10)
     return figure
 
 
-def row_name(found: PerturbationSaliency) -> str:
-    """Which frame was blurred, in words."""
-    steps = f"{found.lag} step{'s' * (found.lag != 1)} earlier" if found.lag else "the current frame"
-    return f"{found.agent.twin}: {steps}"
-
-
 def both_over(found: PerturbationSaliency, norms: list[PowerNorm]) -> np.ndarray:
     """[h, w, 3] from 0 to 1: the frame in dim grey, policy scores in red and value scores in blue over it."""
-    side = found.frame.shape[0]
-    maps = (found.policy, found.value)
-    policy, value = (resized(np.asarray(norm(scores)), side) for norm, scores in zip(norms, maps, strict=True))
+    maps = (np.asarray(norm(scores)) for norm, scores in zip(norms, (found.policy, found.value), strict=True))
+    policy, value = (resized(scores, len(found.frame)) for scores in maps)
     grey = found.frame.mean(axis=-1) / 255 * 0.5
     return np.stack([grey + policy, grey, grey + value], axis=-1).clip(0, 1)
 
@@ -678,9 +664,8 @@ def load_all(args: Args) -> list[list[Agent]]:
         size = 4 * args.steps**2 * math.prod(shape[:2])
         if "gradient" in args.kind and size > MAX_BYTES:
             most = int(args.steps * math.sqrt(MAX_BYTES / size))
-            raise UserError(
-                f"--steps {args.steps}: the maps would take {size / 1e9:.0f} GB per twin, use {most} or less"
-            )
+            much = f"{size / 1e9:.0f} GB per twin"
+            raise UserError(f"--steps {args.steps}: the maps would take {much}, use {most} or less")
         loaded.append(twins)
     return loaded
 
