@@ -411,11 +411,11 @@ def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
             axes.imshow(picture, **style)
             bare(axes, title)
         lag = f"{each.lag} step{'s' * (each.lag != 1)} earlier" if each.lag else "the current frame"
-        line[0].set_ylabel(f"{each.agent.twin}: {lag}", fontsize=8)
+        line[0].set_ylabel(f"{each.agent.twin}, step {each.at}: {lag}", fontsize=8)
     place = {"location": "bottom", "fraction": 0.04, "pad": 0.02}
     for axes in grid.T[2:]:
         add_bar(figure, axes[0].images[0], axes, "half the squared change", **place)
-    figure.suptitle(f"{title_of(found[0].agent)}: what the decision at step {found[0].at} depends on", fontsize=10)
+    figure.suptitle(f"{title_of(found[0].agent)}: what the decision depends on", fontsize=10)
     return figure
 
 
