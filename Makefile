@@ -1,6 +1,6 @@
-# Every target that needs Python sets up .venv by itself, and again when a requirement file has changed.
+# Every target that needs Python sets up .venv, and updates it when a requirements file has changed.
 #   make train TRAIN_ARGS="--env-id SkittlesEasy"     make test TEST_ARGS="tests/test_draw_utils.py -x"
-#   make train TRAIN_ARGS="--env-id CartPole-v1 --no-partial-obs --no-capture-video"      (an id without twins and pixels)
+#   make train TRAIN_ARGS="--env-id CartPole-v1 --no-partial-obs --no-capture-video"      (an id without twins or pixels)
 
 PYTHON ?= python3
 TRAIN_ARGS ?=
@@ -15,7 +15,7 @@ BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 DOCS := $(VENV)/.installed-docs
 
-# Programs compiled by one test process, or one run of the tests, are read back by the next.
+# What one test process compiles is reused by the others, and by the next run of the tests.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.cache/jax" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
@@ -27,16 +27,16 @@ help: ## list the targets
 
 setup: $(DEV) ## create .venv with everything that training and the tests need
 
-train: $(BASE) ## train the same agent with a memory and without, and compare (TRAIN_ARGS are flags of pqn_rnn.py)
+train: $(BASE) ## train the same agent with and without memory, and compare (TRAIN_ARGS are flags of pqn_rnn.py)
 	@$(BIN)/python benchmark/memory_demo.py $(TRAIN_ARGS)
 
-saliency: $(BASE) ## show that an agent decides by a number it no longer sees: pictures and a page in analysis/
+saliency: $(BASE) ## show that an agent's decision depends on a number it no longer sees (writes to analysis/)
 	@$(BIN)/python saliency.py --seed 1 --steps 15 --kind gradient perturbation --lag 0 1 2
 
-docs: $(DOCS) ## build the documentation's site into site/, warnings being errors
+docs: $(DOCS) ## build the documentation into site/; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-docs-serve: $(DOCS) ## show the site at 127.0.0.1:8000 while its pages change
+docs-serve: $(DOCS) ## serve the documentation at 127.0.0.1:8000, and reload it when a page changes
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
 
 test: $(DEV) ## run all tests (TEST_ARGS are pytest's)
@@ -49,14 +49,14 @@ lint: $(DEV) ## check the style with ruff
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-format: $(DEV) ## let ruff put the style right
+format: $(DEV) ## fix the style with ruff
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-throughput: $(BASE) ## measure frames per second of every environment (half an hour; leave the machine alone meanwhile)
+throughput: $(BASE) ## measure frames per second of every environment (half an hour on an otherwise idle machine)
 	@PYTHON=$(BIN)/python benchmark/throughput.sh
 
-soak: $(DEV) ## put faults into real trainings and see what they survive (half an hour; SOAK_ARGS are flags of soak.py)
+soak: $(DEV) ## inject faults into real trainings and see what they survive (half an hour; SOAK_ARGS: flags of soak.py)
 	@$(BIN)/python benchmark/soak.py $(SOAK_ARGS)
 
 gallery: $(DEV) ## draw the pictures and the film of the games for README and docs
@@ -69,13 +69,13 @@ clean: ## remove .venv, caches and build folders (runs/ stays)
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache build dist site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A .venv that is there is kept, also one made by hand.
+# An existing .venv is kept, even one made by hand.
 $(VENV)/bin/python:
 	@python=$$(for name in "$(PYTHON)" python3.12 python3.11 python3.13; do \
 	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; \
 	done); \
 	if [ -z "$$python" ]; then \
-	    echo "Python 3.11 or newer is needed and $(PYTHON) is not: install one and say make PYTHON=/path/to/python3" >&2; \
+	    echo "found no Python 3.11 or newer (tried $(PYTHON)): install it and run make PYTHON=/path/to/python3" >&2; \
 	    exit 1; \
 	fi; \
 	echo "Setting up $(VENV) with $$("$$python" --version) (about 1 GB, once)"; \
@@ -84,7 +84,7 @@ $(VENV)/bin/python:
 
 $(BASE): $(REQUIREMENTS)/requirements.txt pyproject.toml | $(VENV)/bin/python
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	    echo "$(VENV) holds a Python older than 3.11: remove it (make clean) and try again" >&2; exit 1; }
+	    echo "$(VENV) contains a Python older than 3.11: remove it (make clean) and try again" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
 	@echo "Installing $(REQUIREMENTS)/requirements.txt"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)/requirements.txt

@@ -52,8 +52,8 @@ SUMMARY_COLUMNS = (
     *(*GROUP, "kind", "strength", "measure"),
     *("at_once", "one_step_later", "largest", "largest_lag", "half_life"),
 )
-MOST_FRAMES = 10  # of a picture
-MANY = 6  # groups of which a picture shows every strength
+MOST_FRAMES = 10  # in a picture
+MANY = 6  # most groups for which a picture shows every strength
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -66,11 +66,11 @@ class Args(PlayArgs):
     kind: tuple[Literal["noise", "permutation"], ...] = ("noise", "permutation")
     """noise on one frame, and/or the first frames in another order"""
     episodes: Annotated[int, Range(1, 10_000)] = 32
-    """episodes of each seed of a run and each twin; those that end before the change do not count"""
+    """episodes for each seed of a run and each twin; those that end before the change do not count"""
     seed: NonNegativeInt = 0
     """seed of the episodes, the noise and the orders"""
     sigma: tuple[float, ...] = (0.1, 0.3, 1.0)
-    """noise: standard deviations, for frames with values from 0 to 1, for other observations in their own units"""
+    """noise: standard deviations, in units of a frame's range or, for other observations, of each number's deviation"""
     at: Annotated[int, Range(0, 1_000)] = 5
     """noise: step whose frame is changed"""
     first: Annotated[int, Range(2, 1_000)] = 10
@@ -156,7 +156,7 @@ def replay_program(args: Any):
 
 
 def parts(first: int, changed: int) -> tuple[slice, slice, slice]:
-    """The steps before the changed ones, these, and those after."""
+    """The steps before the change, the changed ones, and those after."""
     return slice(first), slice(first, first + changed), slice(first + changed, None)
 
 
@@ -201,7 +201,7 @@ def stacked(trajectories: list[Trajectory], name: str, steps: int) -> Any:
 
 
 def reaching(trajectories: list[Trajectory], kind: str, args: Args) -> list[Trajectory]:
-    """The episodes that last until the change has happened."""
+    """The episodes that last until the change."""
     return [trajectory for trajectory in trajectories if len(trajectory) >= changed_steps(kind, args).stop]
 
 
@@ -211,7 +211,7 @@ def changed_steps(kind: str, args: Args) -> range:
 
 
 def contaminate(agent: Agent, trajectories: list[Trajectory], kind: str, args: Args) -> Contamination:
-    """Replays episodes that last until the change has happened, unchanged and changed.
+    """Replays episodes that last until the change, once unchanged and once for each change.
 
     Raises:
         UserError: if what the agent sees never changes, so that noise has no unit
@@ -259,7 +259,7 @@ def unit_of(agent: Agent, trajectories: list[Trajectory]) -> Any:
 
 
 def curve(group: list[Contamination], measure: str, version: int) -> dict[str, np.ndarray]:
-    """Mean, low and high [L] of an effect, over agents or over the episodes of a single one, and the episodes left."""
+    """Mean, low and high [L] of an effect, over agents or a single one's episodes, and the number of episodes left."""
     lags = max(each.effects[measure].shape[1] for each in group)
 
     def filled_up(values):  # [L', B] -> [L, B]
@@ -274,7 +274,7 @@ def curve(group: list[Contamination], measure: str, version: int) -> dict[str, n
 
 
 def mean_known(values: np.ndarray) -> np.ndarray:
-    """Mean over the last axis, ignoring NaN, [L, B] -> [L]; NaN where there is nothing else."""
+    """Mean over the last axis, ignoring NaN, [L, B] -> [L]; NaN where everything is NaN."""
     known = ~np.isnan(values)
     total = np.where(known, values, 0).sum(axis=-1)
     return np.where(known.any(axis=-1), total / np.maximum(known.sum(axis=-1), 1), np.nan)
@@ -438,7 +438,7 @@ def table(summary: list[dict]) -> str:
 
 
 def measure(agents: list[Agent], args: Args) -> list[Contamination]:
-    """Every kind of change asked for, on every agent whose episodes last that long; the others are named.
+    """Every kind of change asked for, on every agent whose episodes last that long; the others are reported.
 
     Raises:
         UserError: if there is none

@@ -45,7 +45,7 @@ MIN_PRIORITY = 1e-6  # of a step without an error, so that it can be sampled aga
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
+    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
     learning_rate: UnitInterval = 1e-3
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -53,15 +53,15 @@ class Args(ArcadeArgs):
     num_envs: Count = 32
     """parallel environments"""
     buffer_size: Count = 1_000_000
-    """steps in the full replay buffer, those of all environments together"""
+    """steps in the full replay buffer, over all environments"""
     storage: Annotated[str, OneOf(("states", "frames"))] = "states"
-    """what the buffer stores of popgym_arcade games: states, drawn when sampled, or frames; both learn the same"""
+    """what the buffer stores for popgym_arcade games: states, drawn when sampled, or frames; results are the same"""
     save_buffer: bool = False
     """save the buffer in every checkpoint, so that a resumed run equals an uninterrupted one"""
     learning_starts: NonNegativeInt = 10_000
     """steps in the buffer before the first gradient step"""
     train_frequency: Count = 16
-    """steps of all environments together for each gradient step; divides NUM_ENVS or is a multiple of it"""
+    """steps over all environments per gradient step; divides NUM_ENVS or is a multiple of it"""
     batch_size: Count = 64
     """steps sampled from the buffer for a gradient step"""
     gamma: UnitInterval = 0.95
@@ -69,7 +69,7 @@ class Args(ArcadeArgs):
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
     target_network_frequency: Count = 500
-    """steps of all environments together between two updates of the target network"""
+    """steps over all environments between two updates of the target network"""
     tau: UnitInterval = 1.0
     """weight of the new parameters in an update of the target network"""
     max_grad_norm: Positive = 0.5
@@ -93,7 +93,7 @@ class Args(ArcadeArgs):
     precision: Precision = "float32"
     """matrix products before the head in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
     @property
     def num_steps(self) -> int:
@@ -172,7 +172,7 @@ class Output:
 
 
 class QNetwork(nn.Module):
-    """Encoder, two hidden layers (a vector's encoder already consists of them), action values."""
+    """Encoder, two hidden layers (for vectors, the encoder already consists of them), action values."""
 
     args: Args
     num_actions: int
@@ -201,7 +201,7 @@ def initial_carry(network: QNetwork, batch: int) -> Any:
 
 
 def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...]: (carry, Output). What only a memory needs is accepted and ignored."""
+    """Reads obs[T, B, ...]: (carry, Output). Inputs that only a memory needs are accepted and ignored."""
     return carry, network.apply(params, obs)
 
 
@@ -226,7 +226,7 @@ def double_q_values(next_q: jax.Array, target_next_q: jax.Array) -> jax.Array:
 
 
 def importance_weights(probabilities: jax.Array, beta: jax.Array) -> jax.Array:
-    """Weights [B] of what was sampled with these probabilities, of which the largest is 1 (Schaul et al. 2016).
+    """Weights [B] of what was sampled with these probabilities, scaled to a maximum of 1 (Schaul et al. 2016).
 
     A probability of 0 gets the weight 0: because of rounding, flashbax's sum tree occasionally samples such a step.
     """
@@ -265,7 +265,7 @@ class Actor:
     """The environments being played, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array  # after an episode's end, the first of the next
+    obs: jax.Array  # once an episode has ended, the first of the next
     episode_return: jax.Array  # float32, of the current episode
     episode_length: jax.Array  # int32
     key: jax.Array
@@ -375,7 +375,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     buffer, item = make_replay(args)
@@ -397,14 +397,14 @@ def make_train(args: Args):
         )
 
     def loss(params, obs, action, target, weight):
-        """Half the weighted mean squared distance of Q(s, a) to the targets [B]; what is logged; the errors [B]."""
+        """Half the weighted mean squared error of Q(s, a) against the targets [B]; the metrics; the errors [B]."""
         _, output = forward(network, params, (), obs[None])
         q = jnp.take_along_axis(output.q[0], action[:, None], axis=-1)[:, 0]
         td_loss = 0.5 * (weight * jnp.square(q - target)).mean()
         return td_loss, ({"td_loss": td_loss, "q_values": q.mean()}, jnp.abs(q - target))
 
     def descend(state: TrainState, grads, index) -> TrainState:
-        """One step of the optimizer, which the target network follows."""
+        """One step of the optimizer and, if it is due, an update of the target network."""
         direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
         rate, share = learning_rate_at(args, state.update), target_share(args, state.update, index)
         params = jax.tree.map(lambda x, step: x - rate * step, state.params, direction)

@@ -47,7 +47,7 @@ SHARE_OF_MAX = 0.9  # of a sequence's largest error in its priority; the rest is
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
+    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -55,9 +55,9 @@ class Args(ArcadeArgs):
     num_envs: Count = 32
     """parallel environments"""
     buffer_size: Count = 1_000_000
-    """steps in the full replay buffer, those of all environments together"""
+    """steps in the full replay buffer, over all environments"""
     storage: Annotated[str, OneOf(("states", "frames"))] = "states"
-    """what the buffer stores of popgym_arcade games: states, drawn when sampled, or frames; both learn the same"""
+    """what the buffer stores for popgym_arcade games: states, drawn when sampled, or frames; results are the same"""
     save_buffer: bool = False
     """save the buffer in every checkpoint, so that a resumed run equals an uninterrupted one"""
     learning_starts: NonNegativeInt = 10_000
@@ -67,7 +67,7 @@ class Args(ArcadeArgs):
     burn_in: NonNegativeInt = 16
     """steps before them that only refresh the memory; divides NUM_STEPS or is a multiple of it"""
     train_frequency: Count = 32
-    """steps of all environments together for each gradient step; divides NUM_ENVS * gcd(NUM_STEPS, BURN_IN)"""
+    """steps over all environments per gradient step; divides NUM_ENVS * gcd(NUM_STEPS, BURN_IN)"""
     batch_size: Count = 8
     """sequences sampled from the buffer for a gradient step"""
     n_step: Count = 5
@@ -77,7 +77,7 @@ class Args(ArcadeArgs):
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
     target_network_frequency: Count = 1_000
-    """steps of all environments together between two updates of the target network"""
+    """steps over all environments between two updates of the target network"""
     tau: UnitInterval = 1.0
     """weight of the new parameters in an update of the target network"""
     max_grad_norm: Positive = 0.5
@@ -105,7 +105,7 @@ class Args(ArcadeArgs):
     precision: Precision = "float32"
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
     @property
     def segment(self) -> int:
@@ -212,18 +212,18 @@ class QNetwork(nn.Module):
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
-        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
+        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first, because devices share it
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
         x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
-        x += features  # what is seen now need not pass through the memory
+        x += features  # the current observation need not pass through the memory
         return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))))
 
 
 def initial_carry(network: QNetwork, batch: int) -> Any:
-    """Initial memory of `batch` sequences, leaves [B, ...]."""
+    """The memory of `batch` new sequences, leaves [B, ...]."""
     return network.bind({}).remember.initial_carry(batch)
 
 
@@ -269,7 +269,7 @@ def n_step_targets(steps: "Step", next_value: jax.Array, gamma: float, n: int) -
 
 
 def importance_weights(probabilities: jax.Array, beta: jax.Array) -> jax.Array:
-    """Weights [B] of what was sampled with these probabilities, of which the largest is 1 (Schaul et al. 2016).
+    """Weights [B] of what was sampled with these probabilities, scaled to a maximum of 1 (Schaul et al. 2016).
 
     A probability of 0 gets the weight 0: because of rounding, flashbax's sum tree occasionally samples such a sequence.
     """
@@ -307,7 +307,7 @@ class Actor:
     """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array  # after an episode's end, the first of the next
+    obs: jax.Array  # once an episode has ended, the first of the next
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     start: jax.Array  # bool
@@ -408,7 +408,7 @@ def lay_out(steps: Step, size: int) -> Slots:
     place = numbers + jnp.cumsum(steps.truncated, axis=0) - steps.truncated  # a truncated step takes two slots
     apart = steps.truncated | (numbers == length - 1)  # [T, B], the steps whose next observation has its own slot
     next_place = jnp.where(apart, place + 1, size)  # `size` is no slot, so those of other steps are dropped
-    # what each slot holds, as a row of the T observations followed by the T next ones; unused slots, the last of these
+    # what each slot holds, as a row of the T observations followed by the T next ones; unused slots hold the last one
     source = jnp.full((size, batch), 2 * length - 1)
     source = source.at[place, columns].set(numbers, mode="drop")
     source = source.at[next_place, columns].set(length + numbers, mode="drop")
@@ -485,7 +485,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     buffer, item = make_replay(args)
@@ -508,7 +508,7 @@ def make_train(args: Args):
         )
 
     def loss(params, inputs, steps: Step, target_next_q, weight):
-        """Half the weighted mean squared distance of Q(s_t, a_t) to targets [T, B]; what is logged; priorities [B]."""
+        """Half the weighted mean squared error of Q(s_t, a_t) against targets [T, B]; the metrics; priorities [B]."""
         all_q, next_q = read_sequence(network, params, *inputs)
         next_value = double_q_values(jax.lax.stop_gradient(next_q), target_next_q)
         target = n_step_targets(steps, next_value, args.gamma, args.n_step)
@@ -519,7 +519,7 @@ def make_train(args: Args):
         return td_loss, ({"td_loss": td_loss, "q_values": q.mean()}, priority)
 
     def descend(state: TrainState, grads, index) -> TrainState:
-        """One step of the optimizer, which the target network follows."""
+        """One step of the optimizer and, if it is due, an update of the target network."""
         direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
         rate, share = learning_rate_at(args, state.update), target_share(args, state.update, index)
         params = jax.tree.map(lambda x, step: x - rate * step, state.params, direction)

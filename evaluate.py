@@ -35,7 +35,7 @@ from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
 from popgym_arcade.baselines.running.pictures import save_gif
 from popgym_arcade.baselines.scripts import script_of
 
-FILM_STEPS = 32  # of a film, after which it looks whether the episodes are over
+FILM_STEPS = 32  # of a film, between two checks whether the episodes are over
 COLUMNS = (
     *("run", "script", "memory", "trained_env_id", "trained_partial_obs", "global_step", "seed"),
     *("env_id", "partial_obs", "twin", "policy", "episodes", "return_mean", "return_std", "return_low", "return_high"),
@@ -54,9 +54,9 @@ class Args(PlayArgs):
     episodes: Count | None = None
     """episodes of each seed and twin; None: as many as an evaluation during training"""
     sample: bool = False
-    """sample actions from the policy; with action values, explore with the epsilon at the end of the training"""
+    """sample actions from the policy; with action values, explore with the last epsilon of the training"""
     env_params: tuple[str, ...] = ()
-    """fields of the environment's parameters to replace, as NAME=VALUE ...; the others are as the training evaluated"""
+    """fields of the environment's parameters to replace, as NAME=VALUE ...; others stay as in training's evaluations"""
     seed: NonNegativeInt | None = None
     """seed of the episodes; None: the episodes of the training's own evaluation at that step"""
     gif: bool = False
@@ -70,7 +70,7 @@ class Args(PlayArgs):
 
     def check(self) -> None:
         if self.side_by_side and not (self.gif or self.mp4):
-            raise UserError("--side-by-side is about films: add --gif or --mp4")
+            raise UserError("--side-by-side applies to films: add --gif or --mp4")
         if self.mp4 and importlib.util.find_spec("av") is None:
             raise UserError("--mp4 needs the package av: pip install av")
 
@@ -90,7 +90,7 @@ class Episodes:
 
 
 def policy_of(agent: Agent, sample: bool) -> Any:
-    """What a script's `act` takes for its policy: the greedy one, or the one of the last training steps."""
+    """The policy to pass to a script's `act`: the greedy one, or that of the last training steps."""
     if not sample:
         return agent.script.POLICIES["greedy"]
     return agent.script.SAMPLE if hasattr(agent.script, "SAMPLE") else agent.args.end_e
@@ -149,7 +149,7 @@ def episode_rows_of(episodes: Episodes) -> list[dict]:
 
 
 def table(played: list[Episodes]) -> str:
-    """A line per run and twin: mean and deviation over episodes; interval over seeds, of one seed over episodes."""
+    """A line per run and twin: mean and deviation over episodes; interval over seeds or, with one, over episodes."""
     lines = [f"{'run':<56} {'on':<5} {'seeds':>5} {'episodes':>8} {'return':>16} {'95% interval':>18} {'length':>8}"]
     for episodes in played:
         means = episodes.returns.mean(axis=1)
@@ -196,7 +196,7 @@ def film(agent: Agent, films: int, sample: bool, seed: int | None, side_by_side:
 
 def save_mp4(frames: np.ndarray, path: Path) -> None:
     """The film that `save_gif` writes, as H.264."""
-    import av  # an extra of 36 MB
+    import av  # optional: it takes 36 MB
 
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=20, options={"crf": "18"})
@@ -221,7 +221,7 @@ def load_all(args: Args) -> list[Agent]:
         raise UserError("--sample: one of these scripts has neither a policy nor an epsilon")
     agents = [dataclasses.replace(agent, args=agent.args.in_evaluation(args.env_params)) for agent in agents]
     for task in (task for agent in agents for task in agent.args.tasks):
-        make_env(task)  # refuses parameters that it does not have
+        make_env(task)  # rejects parameters that it does not have
     episodes = {} if args.episodes is None else {"eval_episodes": args.episodes}
     fewest = min(episodes.get("eval_episodes", agent.args.eval_episodes) for agent in agents)
     if (args.gif or args.mp4) and args.films > fewest:

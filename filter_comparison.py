@@ -51,13 +51,13 @@ class Args(AnalysisArgs):
     runs: tuple[PathName, ...]
     """run folders, or patterns that match some: at least two agents, which may be seeds of one run"""
     by: str = ""
-    """argument of the runs that separates groups of agents; empty: all that differ, except the seed"""
+    """argument of the runs that separates groups of agents; empty: all arguments that differ, except the seed"""
     step: NonNegativeInt | None = None
-    """checkpoint to compare, 0 for what the agents began with; None: every checkpoint, and what they began with"""
+    """checkpoint to compare, 0 for the initial parameters; None: the initial parameters and every checkpoint"""
     matching: tuple[Literal["index", "hungarian"], ...] = ("index", "hungarian")
-    """which filters are compared: those with the same index, and/or those with the smallest sum of distances"""
+    """which filters to compare: those with the same index, and/or those with the smallest sum of distances"""
     pairs: Literal["all", "same-seed"] = "all"
-    """which agents are compared: each with each, or those with the same seed, which began with the same filters"""
+    """which agents to compare: all pairs, or those with the same seed, which began with the same filters"""
 
     def check(self) -> None:
         if not self.matching:
@@ -70,11 +70,11 @@ class Args(AnalysisArgs):
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of filters, and how its channels relate to those of other layers, since filters may change places."""
+    """A layer of filters, and how its channels relate to those of other layers, since filters may be reordered."""
 
     name: str  # in the encoder's parameters
     reads: str = ""  # the layer whose filters are its input channels; empty: colours
-    adds_to: str = ""  # the layer to whose filters its own are added, so that both share an order; empty: any order
+    adds_to: str = ""  # the layer that its filters are added to, so that both share an order; empty: any order
 
 
 def layers_of(encoder: str) -> list[Layer]:
@@ -101,7 +101,7 @@ def filters_of(agent: Agent) -> dict[tuple[str, str], np.ndarray]:
     args = agent.args
     env, env_params = make_env(args.tasks[0])
     if not (hasattr(args, "encoder") and is_pixels(env.observation_space(env_params))):
-        raise UserError(f"{agent.name} reads no pictures, and has no filters")
+        raise UserError(f"{agent.name} reads no pictures, so it has no filters")
     wanted, found = [layer.name for layer in layers_of(args.encoder)], {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(agent.params)[0]:
         *tower, layer, kind = leaf_name(path).split(".")
@@ -214,7 +214,7 @@ def snapshots_of(folders: list[Path], args: Args) -> list[Snapshot]:
     agents = [load_agent(folder, args.step or None) for folder in folders]
     groups, found = group_names(agents, args.by), []
     for agent, group in zip(agents, groups, strict=True):
-        filters_of(one_seed(agent, 0))  # refuses an agent without filters
+        filters_of(one_seed(agent, 0))  # rejects an agent without filters
         steps = [0, *saved_steps(agent.folder)] if args.step is None else [args.step]
         for step in tqdm(steps, agent.name, unit="checkpoint", leave=False, disable=None):
             for seed in each_seed(dataclasses.replace(agent, params=params_at(agent, step))):
@@ -337,7 +337,7 @@ def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
 
 
 def on_one_picture(filters: np.ndarray, columns: int = 8) -> np.ndarray:
-    """Filters [F, k, k, 3] in one picture, row by row, grey where they are 0, each with its own scale."""
+    """Filters [F, k, k, 3] in one picture, row by row, each with its own scale, grey where it is 0."""
     size = np.abs(filters).max(axis=(1, 2, 3), keepdims=True)
     pictures = 0.5 + 0.5 * filters / np.maximum(size, np.finfo(np.float32).tiny)
     border = max(1, filters.shape[1] // 8)
@@ -347,7 +347,7 @@ def on_one_picture(filters: np.ndarray, columns: int = 8) -> np.ndarray:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """A group's name in several lines, broken after commas."""
+    """A group's name on several lines, broken after commas."""
     lines = [""]
     for part in text.split(", "):
         if lines[-1] and len(lines[-1]) + len(part) > width:

@@ -54,11 +54,11 @@ READ_OF_EVALUATE = READ_OF_EVAL | {"run", "script", "memory", "trained_env_id", 
 @dataclass(frozen=True)
 class Args(AnalysisArgs):
     runs: tuple[PathName, ...]
-    """run folders, tables of evaluate.py, folders that contain one, or patterns that match some"""
+    """run folders, tables of evaluate.py, folders with such a table, or patterns that match some"""
     no_memory: str = "none"
     """memory that the bias is measured against: none (the script without one) or another, such as MLP"""
     resamples: Annotated[int, Range(100)] = 2_000
-    """resamples of a bootstrap"""
+    """bootstrap resamples"""
 
     def check(self) -> None:
         if not self.runs:
@@ -122,7 +122,7 @@ def source_at(path: Path) -> Path | None:
 
 
 def read_table(path: Path, columns: set[str], read_row: Callable[[dict], Score | None]) -> list[Score]:
-    """What `read_row` makes of the rows of a CSV file, without None. Raises UserError if the file cannot be read."""
+    """The rows of a CSV file, read by `read_row`, without None. Raises UserError if the file cannot be read."""
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -180,7 +180,7 @@ def last_of_each(scores: list[Score]) -> list[Score]:
 
 
 def gather(scores: list[Score]) -> dict[Cell, list[Score]]:
-    """The scores by cell, one for each seed, in order. A run given twice counts once, if possible by evaluate.py.
+    """The scores by cell, one for each seed, in order. A run given twice counts once, preferably by evaluate.py.
 
     Raises:
         UserError: if two runs, or two different evaluations of one, have the same seed of a cell
@@ -192,7 +192,7 @@ def gather(scores: list[Score]) -> dict[Cell, list[Score]]:
         if other.run == score.run and other.is_of_evaluate and not score.is_of_evaluate:
             continue
         if (other.run, other.step, other.value) != (score.run, score.step, score.value):
-            raise UserError(f"{score.cell} seed {score.seed} is there twice: in {other} and in {score}")
+            raise UserError(f"{score.cell} seed {score.seed} appears twice: in {other} and in {score}")
     return {cell: [seeds[seed] for seed in sorted(seeds)] for cell, seeds in sorted(cells.items())}
 
 
@@ -233,7 +233,7 @@ def read_study(args: Args) -> tuple[Study, list[str]]:
     """The evaluations of `--runs`, and a line about everything that was left out.
 
     Raises:
-        UserError: for files that cannot be read, a seed that is there twice, and if there is neither a gap nor a bias
+        UserError: for files that cannot be read, a seed that appears twice, and if there is neither a gap nor a bias
     """
     read = {path: read_evaluate(path) if path.suffix == ".csv" else read_run(path) for path in find_sources(args.runs)}
     notes = [f"left out, no greedy evaluation on its own twin: {path}" for path, scores in read.items() if not scores]
@@ -254,7 +254,7 @@ def read_study(args: Args) -> tuple[Study, list[str]]:
 
 
 def terms(quantity: str, algorithm: str, memory: str, env_id: str, no_memory: str) -> tuple[Cell, ...]:
-    """The cell whose return a quantity is, or the two of which it is the difference, the first minus the second.
+    """The cells behind a quantity: one if it is a return, two if it is a difference (first minus second).
 
     Wang et al. 2025: observability gap J(f, MDP) - J(f, POMDP), memory bias J(f, MDP) - J(no memory, MDP).
     """
@@ -279,7 +279,7 @@ def find_missing(study: Study) -> list[Missing]:
 
 
 def uneven_steps(study: Study) -> list[str]:
-    """A line for every algorithm and environment whose runs were evaluated last at different steps."""
+    """A line for every algorithm and environment whose runs were last evaluated at different steps."""
     steps: dict[tuple[str, str], set[int]] = {}
     for cell, scores in study.cells.items():
         steps.setdefault((cell.algorithm, cell.env_id), set()).update(score.step for score in scores)

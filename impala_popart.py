@@ -1,4 +1,4 @@
-"""IMPALA with PopArt: one agent for many games, trained with V-trace, its values normalised game by game.
+"""IMPALA with PopArt: one agent for many games, trained with V-trace, its values normalised per game.
 
 Papers: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
         Architectures", https://arxiv.org/abs/1802.01561; Hessel et al. 2019, "Multi-task Deep Reinforcement Learning
@@ -55,11 +55,11 @@ OF_EACH_TASK = (  # sums [N]
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
-    """ids of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own, all with the same spaces"""
+    """ids from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own, all with the same spaces"""
     reward_scales: tuple[float, ...] = ()
-    """factor of each task's rewards in learning; empty: 1"""
+    """factor for each task's rewards in learning; empty: 1"""
     reward_clip: NonNegative = 0.0
-    """rewards are then clipped to [-REWARD_CLIP, REWARD_CLIP]; 0: not clipped"""
+    """then clip rewards to [-REWARD_CLIP, REWARD_CLIP]; 0: do not clip"""
     optimizer: Annotated[str, OneOf(("adam", "rmsprop"))] = "adam"
     """adam or rmsprop (decay 0.99)"""
     learning_rate: UnitInterval = 5e-4
@@ -75,7 +75,7 @@ class Args(ArcadeArgs):
     update_epochs: Count = 2
     """passes over a rollout"""
     actor_lag: Annotated[int, Range(0, 1000)] = 0
-    """play with the parameters of this many updates ago; all since then are kept, also in checkpoints"""
+    """play with the parameters from this many updates ago; newer ones are kept, also in checkpoints"""
     gamma: UnitInterval = 0.99
     """discount"""
     vtrace_lambda: UnitInterval = 0.95
@@ -91,7 +91,7 @@ class Args(ArcadeArgs):
     max_grad_norm: Positive = 0.5
     """clip gradients to this global norm"""
     value_normalization: Annotated[str, OneOf(("none", "popart"))] = "none"
-    """none, or popart: values by the mean and deviation of each task's targets, advantages by the deviation"""
+    """none, or popart: normalise values by mean and deviation of each task's targets, advantages by the deviation"""
     popart_beta: UnitInterval = 3e-4
     """step size of these moving statistics; gradient step n uses 1 / n as long as that is larger"""
     memory: Annotated[str, OneOf(("none", *MEMORIES))] = "none"
@@ -105,11 +105,11 @@ class Args(ArcadeArgs):
     precision: Precision = "float32"
     """matrix products of encoder and hidden layers in float32 or bfloat16; all else stays in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
     @property
     def env_id(self) -> str:
-        """The id of a single task; for several, what stands for them in names."""
+        """The id of a single task; for several, a word that stands for them in names."""
         return self.env_ids[0] if len(self.env_ids) == 1 else f"multi-{len(self.env_ids)}"
 
     @property
@@ -268,7 +268,7 @@ class Output:
 class ActorCritic(nn.Module):
     """One network for all tasks: encoder, memory or hidden layers, then the policy and a value for each task.
 
-    Only the observations tell it which task it plays.
+    It recognises the task only by its observations.
     """
 
     args: Args
@@ -302,7 +302,7 @@ class ActorCritic(nn.Module):
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array, prev_reward: jax.Array):
         steps, batch = start.shape
-        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
+        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first, because devices share it
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
         x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
@@ -315,7 +315,7 @@ class ActorCritic(nn.Module):
             x = x.astype(jnp.float32)
         else:
             carry, x = self.remember(carry, x, start)
-            x += features  # what is seen now need not pass through the memory
+            x += features  # the current observation need not pass through the memory
             x = nn.leaky_relu(self.norm(x))
         normalized, popart = self.value(x), self.popart.value
         values = popart.scale[None, None] * normalized + popart.mean[None, None]
@@ -323,7 +323,7 @@ class ActorCritic(nn.Module):
 
 
 def initial_carry(network: ActorCritic, batch: int) -> Any:
-    """Initial memory of `batch` sequences, leaves [B, ...]; () without a memory."""
+    """The memory of `batch` new sequences, leaves [B, ...]; () without a memory."""
     return () if network.args.memory == "none" else network.bind({}, mutable="popart").remember.initial_carry(batch)
 
 
@@ -346,7 +346,7 @@ class ParallelTasks:
     """The environments of all tasks, behind the interface of `ParallelEnvs`: environment e plays task e % N.
 
     Devices hold neighbouring environments, so each has equally many of every task. States and infos are tuples with
-    those of each task; those of a single task are not.
+    one entry per task; with a single task they are not.
     """
 
     envs: tuple[ParallelEnvs, ...]
@@ -360,7 +360,7 @@ class ParallelTasks:
         return self.envs[0].num_actions
 
     def reset(self, keys: list[jax.Array], num_envs: int) -> tuple[jax.Array, Any]:
-        """First observations [E, ...] and states, from a key of each task; `num_envs` is that of each task."""
+        """First observations [E, ...] and states, from a key for each task; `num_envs` is per task."""
         each = [envs.reset(key, num_envs) for envs, key in zip(self.envs, keys, strict=True)]
         obs, states = zip(*each, strict=True)
         return interleave(obs), bundle(states)
@@ -374,7 +374,7 @@ class ParallelTasks:
         return interleave(obs), bundle(states), *map(interleave, outcome), bundle(infos)
 
     def final_observation(self, info: Any) -> tuple[tuple, Callable]:
-        """What the tasks' infos know of final observations, and the function that turns it into them, [E, ...]."""
+        """What the tasks' infos hold of final observations, and the function that turns it into them, [E, ...]."""
         infos = info if len(self.envs) > 1 else (info,)
         each = [envs.final_observation(own) for envs, own in zip(self.envs, infos, strict=True)]
         finals, observe = zip(*each, strict=True)
@@ -387,17 +387,17 @@ def interleave(parts: Any) -> Any:
 
 
 def bundle(parts: tuple) -> Any:
-    """What each task has, in a structure of its own: the tuple, or the only part of a single task."""
+    """The parts of all tasks as a tuple; with a single task, its part alone."""
     return parts if len(parts) > 1 else parts[0]
 
 
 def of_task(values: jax.Array, task: jax.Array) -> jax.Array:
-    """Of values[T, B, N], those of the tasks [B] being played: [T, B]."""
+    """The values [T, B] of the tasks [B] being played, from values[T, B, N]."""
     return jnp.take_along_axis(values, jnp.broadcast_to(task[:, None], (*values.shape[:2], 1)), axis=2)[..., 0]
 
 
 def select_task(args: Args, params, index: int) -> tuple[Args, Any]:
-    """The agent of one task: arguments with its id alone, parameters with its value alone. Seed axes stay."""
+    """The agent of one task: arguments with only its id, parameters with only its value. Keeps seed axes."""
     of_values = ("params.value.", "popart.")
     keep = lambda path, x: x[..., index : index + 1] if leaf_name(path).startswith(of_values) else x  # noqa: E731
     return args.tasks[index], jax.tree_util.tree_map_with_path(keep, params)
@@ -444,9 +444,9 @@ def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> 
     """The statistics after a step towards those of target[T, B]; an absent task keeps its own.
 
     The step size is beta or, as long as that is larger, the one that makes them averages over all updates so far; the
-    first update leaves nothing of the initial ones. The variance equals the difference of moving averages of the first
-    two moments (Hessel et al. 2019, section 3), but is computed without that difference, which float32 loses when the
-    mean is a thousand deviations:
+    first update replaces the initial ones entirely. The variance equals the difference of moving averages of the first
+    two moments (Hessel et al. 2019, section 3), but is computed without that difference, which float32 cannot resolve
+    when the mean is a thousand deviations:
     mean' = mean + step (m - mean), variance' = (1 - step) (variance + step (m - mean)^2) + step v.
     """
     played = jax.nn.one_hot(task, len(popart.mean))  # [B, N]
@@ -464,21 +464,21 @@ def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> 
 
 
 def in_new_units(normalized: jax.Array, old: PopArt, new: PopArt) -> jax.Array:
-    """Normalised values [..., N] of the same values under new statistics; unchanged for a task that was absent."""
+    """Normalised values [..., N], converted to new statistics; unchanged for a task that was absent."""
     factor, shift = old.scale / new.scale, (old.mean - new.mean) / new.scale
     return normalized * jnp.broadcast_to(factor, normalized.shape) + jnp.broadcast_to(shift, normalized.shape)
 
 
 def preserved(head: dict, old: PopArt, new: PopArt) -> dict:
-    """The value head, kernel [H, N] and bias [N], rescaled so that all values stay what they were."""
+    """The value head, kernel [H, N] and bias [N], rescaled so that all values stay the same."""
     return {"kernel": head["kernel"] * (old.scale / new.scale)[None], "bias": in_new_units(head["bias"], old, new)}
 
 
 def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition", task: jax.Array):
-    """IMPALA's loss, means over [T, B], what is logged of it, and the statistics with this minibatch's targets.
+    """IMPALA's loss, means over [T, B], the metrics, and the statistics with this minibatch's targets.
 
-    `output` has one step more than `batch`. `popart` holds the statistics before; advantages and value errors are in
-    units of each task's scale after.
+    `output` has one step more than `batch`. `popart` holds the statistics before this minibatch; advantages and value
+    errors are in units of each task's scale after it.
     """
     values = jax.lax.stop_gradient(of_task(output.values, task))  # [T + 1, B]
     distribution = distrax.Categorical(logits=output.logits[:-1])
@@ -510,8 +510,8 @@ def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
 class Actor:
     """Environment states and the agent's memory, [E, ...]."""
 
-    env_state: Any  # of several tasks, a tuple with the states of each
-    obs: jax.Array  # after an episode's end, the first of the next
+    env_state: Any  # with several tasks, a tuple with the states of each
+    obs: jax.Array  # once an episode has ended, the first of the next
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     prev_reward: jax.Array  # in the units of the learned rewards
@@ -562,8 +562,8 @@ def inputs_of(met: Actor | Transition) -> tuple:
 def make_actor(args: Args):
     """The network, begin(key, num_envs) -> Actor, act(params, actor, policy, learner) -> (Actor, Transition, info).
 
-    `num_envs` is that of each task. `learner` are the parameters that value the observations truncated episodes ended
-    with; None stands for `params`, those that play. `info` is the step's, of several tasks a tuple.
+    `num_envs` is per task. `learner` holds the parameters that value the last observations of truncated episodes; None
+    stands for `params`, which play. `info` is the step's; with several tasks, a tuple.
     """
     envs = ParallelTasks(tuple(in_parallel(task) for task in args.tasks))
     network = ActorCritic(args, envs.num_actions, is_pixels(envs.observation_space))
@@ -640,7 +640,7 @@ def task_sums(args: Args, rollout: Transition) -> dict[str, jax.Array]:
     """Sums [N] over the episodes of each task that end in a rollout, and how well its values predicted the targets."""
     count = len(args.env_ids)
     by_task = lambda x: x.reshape(len(x), args.num_envs // count, count)  # noqa: E731  # [T, E / N, N]
-    early = jax.tree.map(lambda x: x[:-1], rollout)  # the last step's target would take another forward pass
+    early = jax.tree.map(lambda x: x[:-1], rollout)  # the last step's target would need another forward pass
     target, _ = vtrace(args, jnp.ones_like(early.value), early, early.value, rollout.value[-1])
     explained = jax.vmap(explained_variance, in_axes=2)(by_task(early.value), by_task(target))
     done = by_task(rollout.terminated | rollout.truncated)
@@ -654,7 +654,7 @@ def task_sums(args: Args, rollout: Transition) -> dict[str, jax.Array]:
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     network, begin, act = make_actor(args)
     scale_by_rms = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False, bias_correction=True)
     scale_by = {"adam": optax.scale_by_adam(eps=1e-5), "rmsprop": scale_by_rms}
@@ -695,7 +695,7 @@ def make_train(args: Args):
             carry, batch_task = pick_envs((state.actor.carry, task), envs, axis=0)
             weights, popart = params["params"], params["popart"]["statistics"]
             grads, (learned, new) = jax.grad(loss, has_aux=True)(weights, popart, carry, *batch, batch_task)
-            # the rescaled head learns, so by the gradient with respect to it
+            # the rescaled head is trained, so rescale its gradient too
             weights = weights | {"value": preserved(weights["value"], popart, new)}
             rescaled = lambda x: x * jnp.broadcast_to(new.scale / popart.scale, x.shape)  # noqa: E731
             grads = grads | {"value": jax.tree.map(rescaled, grads["value"])}

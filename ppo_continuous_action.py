@@ -43,7 +43,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 class Args(RunArgs):
     ACTIONS: ClassVar[type] = spaces.Box
     env_id: str = "Pendulum-v1"
-    """id of the environment: one of gymnax with Box actions, or MODULE:CLASS of your own"""
+    """id of the environment: from gymnax, with Box actions, or MODULE:CLASS of your own"""
     learning_rate: UnitInterval = 3e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -61,13 +61,13 @@ class Args(RunArgs):
     gae_lambda: UnitInterval = 0.95
     """lambda of generalised advantage estimation"""
     norm_obs: bool = True
-    """give the network observations of running mean 0 and variance 1, clipped to [-10, 10]"""
+    """normalise observations to a running mean of 0 and variance of 1, and clip them to [-10, 10]"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums, clipped to [-10, 10]"""
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
     clip_coef: Positive = 0.2
-    """an action's gradient is cut once the ratio of its new to its old density is this far from 1"""
+    """cut an action's gradient once the ratio of its new to its old density is this far from 1"""
     clip_vloss: bool = True
     """cut the gradient of a value that has moved by more than CLIP_COEF"""
     ent_coef: NonNegative = 0.0
@@ -123,7 +123,7 @@ class Tower(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Two towers, for policy and value. The moments that normalise observations are variables beside its parameters."""
+    """Two towers, for policy and value. The moments that normalise observations are variables next to parameters."""
 
     args: Args
     num_actions: int
@@ -184,9 +184,9 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 
 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
-    """The clipped objective of Schulman et al. 2017 as means over a minibatch, and what is logged of it.
+    """The clipped objective of Schulman et al. 2017 as means over a minibatch, and the metrics.
 
-    `target` is that of the value. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
+    `target` is the value's. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
     distribution = policy_of(output)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
@@ -217,7 +217,7 @@ class Actor:
     """The environments being played, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array  # after an episode's end, the first of the next
+    obs: jax.Array  # once an episode has ended, the first of the next
     episode_return: jax.Array  # float32, of the current episode
     episode_length: jax.Array  # int32
     key: jax.Array
@@ -307,7 +307,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     network, begin, act = make_actor(args)
     optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5))
 
@@ -365,7 +365,7 @@ def make_train(args: Args):
         orders = shuffled(epoch_keys, args.num_envs, args.num_steps, args.num_minibatches)
         learning = (state.params["params"], state.opt_state), jnp.bool_(False)
         ((weights, opt_state), _), learned = jax.lax.scan(epoch, learning, orders)
-        # the new moments count from the next rollout on, because the old probabilities were computed with the old ones
+        # the new moments apply from the next rollout on, because the old probabilities were computed with the old ones
         obs = rollout.obs.swapaxes(0, 1).reshape(args.update_size, -1).astype(jnp.float32)
         params = {"params": weights, "moments": {"obs": state.params["moments"]["obs"].updated(obs)}}
         state = TrainState(

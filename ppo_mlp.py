@@ -42,7 +42,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
+    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -64,7 +64,7 @@ class Args(ArcadeArgs):
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
     clip_coef: Positive = 0.2
-    """an action's gradient is cut once the ratio of its new to its old probability is this far from 1"""
+    """cut an action's gradient once the ratio of its new to its old probability is this far from 1"""
     clip_vloss: bool = True
     """cut the gradient of a value that has moved by more than CLIP_COEF"""
     ent_coef: NonNegative = 0.01
@@ -80,11 +80,11 @@ class Args(ArcadeArgs):
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
-    """what a rollout stores of popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
+    """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
     """matrix products in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
     @property
     def update_size(self) -> int:
@@ -173,7 +173,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
 
 
 def forward(network: ActorCritic, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...]: (carry, Output). What only a memory needs is accepted and ignored."""
+    """Reads obs[T, B, ...]: (carry, Output). Inputs that only a memory needs are accepted and ignored."""
     return carry, network.apply(params, obs)
 
 
@@ -205,9 +205,9 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 
 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
-    """The clipped objective of Schulman et al. 2017 as means over a minibatch, and what is logged of it.
+    """The clipped objective of Schulman et al. 2017 as means over a minibatch, and the metrics.
 
-    `target` is that of the value. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
+    `target` is the value's. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
     distribution = distrax.Categorical(logits=output.logits)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
@@ -238,7 +238,7 @@ class Actor:
     """The environments being played, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array  # after an episode's end, the first of the next
+    obs: jax.Array  # once an episode has ended, the first of the next
     episode_return: jax.Array  # float32, of the current episode
     episode_length: jax.Array  # int32
     key: jax.Array
@@ -325,7 +325,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5))
@@ -370,7 +370,7 @@ def make_train(args: Args):
         def epoch(learning, order):
             """A pass over the rollout in the minibatches of this order."""
             before, stopped = learning
-            # all but what was seen, of which a shuffled copy could take too much memory
+            # all but the observations, whose shuffled copy could take too much memory
             rest = jax.vmap(functools.partial(pick_steps, (rollout.replace(seen=None), advantage, target)))(*order)
             learner, learned = jax.lax.scan(minibatch, before, (order, rest))
             learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}

@@ -43,7 +43,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
+    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -65,7 +65,7 @@ class Args(ArcadeArgs):
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
     clip_coef: Positive = 0.2
-    """an action's gradient is cut once the ratio of its new to its old probability is this far from 1"""
+    """cut an action's gradient once the ratio of its new to its old probability is this far from 1"""
     clip_vloss: bool = True
     """cut the gradient of a value that has moved by more than CLIP_COEF"""
     ent_coef: NonNegative = 0.01
@@ -85,11 +85,11 @@ class Args(ArcadeArgs):
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
-    """what a rollout stores of popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
+    """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
     @property
     def update_size(self) -> int:
@@ -166,13 +166,13 @@ class ActorCritic(nn.Module):
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
-        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
+        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first, because devices share it
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
         x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
-        x += features  # what is seen now need not pass through the memory
+        x += features  # the current observation need not pass through the memory
         x = nn.leaky_relu(self.norm(x))
         return carry, Output(logits=self.policy(x), value=self.value(x)[..., 0])
 
@@ -216,9 +216,9 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 
 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
-    """The clipped objective of Schulman et al. 2017 as means over a minibatch, and what is logged of it.
+    """The clipped objective of Schulman et al. 2017 as means over a minibatch, and the metrics.
 
-    `target` is that of the value. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
+    `target` is the value's. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
     distribution = distrax.Categorical(logits=output.logits)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
@@ -249,7 +249,7 @@ class Actor:
     """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array  # after an episode's end, the first of the next
+    obs: jax.Array  # once an episode has ended, the first of the next
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     start: jax.Array  # bool
@@ -353,7 +353,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5))

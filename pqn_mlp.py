@@ -39,7 +39,7 @@ LOSSES = ("td_loss", "q_values", "grad_norm")
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
+    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
     learning_rate: UnitInterval = 1e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
@@ -75,11 +75,11 @@ class Args(ArcadeArgs):
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
-    """what a rollout stores of popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
+    """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
     """matrix products before the head in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
     @property
     def update_size(self) -> int:
@@ -127,7 +127,7 @@ class Output:
 
 
 class QNetwork(nn.Module):
-    """Encoder, two hidden layers (a vector's encoder already consists of them), action values."""
+    """Encoder, two hidden layers (for vectors, the encoder already consists of them), action values."""
 
     args: Args
     num_actions: int
@@ -156,7 +156,7 @@ def initial_carry(network: QNetwork, batch: int) -> Any:
 
 
 def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...]: (carry, Output). What only a memory needs is accepted and ignored."""
+    """Reads obs[T, B, ...]: (carry, Output). Inputs that only a memory needs are accepted and ignored."""
     return carry, network.apply(params, obs)
 
 
@@ -207,7 +207,7 @@ class Actor:
     """The environments being played, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array  # after an episode's end, the first of the next
+    obs: jax.Array  # once an episode has ended, the first of the next
     episode_return: jax.Array  # float32, of the current episode
     episode_length: jax.Array  # int32
     key: jax.Array
@@ -291,7 +291,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     learning_rate = functools.partial(learning_rate_at, args)
@@ -307,7 +307,7 @@ def make_train(args: Args):
         )
 
     def loss(params, batch: Transition, target):
-        """Half the mean squared distance of Q(s, a) to the targets [B], and what is logged of it."""
+        """Half the mean squared error of Q(s, a) against the targets [B], and the metrics."""
         _, output = forward(network, params, (), envs.observe(batch.seen)[None])
         q = jnp.take_along_axis(output.q[0], batch.action[:, None], axis=-1)[:, 0]
         td_loss = 0.5 * jnp.square(q - target).mean()

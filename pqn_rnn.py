@@ -40,7 +40,7 @@ LOSSES = ("td_loss", "q_values", "grad_norm")
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: one of popgym_arcade or gymnax with discrete actions, or MODULE:CLASS of your own"""
+    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
     learning_rate: UnitInterval = 1e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
@@ -80,11 +80,11 @@ class Args(ArcadeArgs):
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
     """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
-    """what a rollout stores of popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
+    """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, a minibatch in eight pieces: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
     @property
     def update_size(self) -> int:
@@ -156,18 +156,18 @@ class QNetwork(nn.Module):
 
     def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
         steps, batch = start.shape
-        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first: the one devices share
+        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first, because devices share it
         x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
         x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
             x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
         carry, x = self.remember(carry, x, start)
-        x += features  # what is seen now need not pass through the memory
+        x += features  # the current observation need not pass through the memory
         return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))))
 
 
 def initial_carry(network: QNetwork, batch: int) -> Any:
-    """Initial memory of `batch` sequences, leaves [B, ...]."""
+    """The memory of `batch` new sequences, leaves [B, ...]."""
     return network.bind({}).remember.initial_carry(batch)
 
 
@@ -224,7 +224,7 @@ class Actor:
     """Environment states and the agent's memory, [E, ...]."""
 
     env_state: Any
-    obs: jax.Array  # after an episode's end, the first of the next
+    obs: jax.Array  # once an episode has ended, the first of the next
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     start: jax.Array  # bool
@@ -326,7 +326,7 @@ def make_actor(args: Args):
 
 
 def make_train(args: Args):
-    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of what is logged)."""
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     learning_rate = functools.partial(learning_rate_at, args)
@@ -342,7 +342,7 @@ def make_train(args: Args):
         )
 
     def loss(params, carry, batch: Transition, target):
-        """Half the mean squared distance of Q(s_t, a_t) to the targets [T, B], and what is logged of it."""
+        """Half the mean squared error of Q(s_t, a_t) against the targets [T, B], and the metrics."""
         _, output = forward(network, params, carry, jax.vmap(envs.observe)(batch.seen), batch.prev_action, batch.start)
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
         td_loss = 0.5 * jnp.square(q - target).mean()

@@ -54,7 +54,7 @@ class Args(PlayArgs):
     runs: tuple[PathName, ...] = showcase(__file__)
     """run folders, or patterns that match some (agents/MineSweeperEasy, which comes with the repository)"""
     episodes: Annotated[int, Range(1, 10_000)] = 16
-    """complete episodes of each seed of a run and each twin"""
+    """complete episodes for each seed of a run and each twin"""
     seed: NonNegativeInt = 0
     """seed of the episodes"""
     norm: Literal["l1", "l2"] = "l2"
@@ -89,7 +89,7 @@ def norm_program(args: Any, norm: str):
             largest = size.max(axis=1)  # the squares of a saturated policy's gradient would underflow
             return largest * jnp.linalg.norm(size / jnp.where(largest > 0, largest, 1)[:, None], axis=1)
 
-        # one action after the other: all gradients of a long episode of frames would not fit at once
+        # one action after the other: all gradients of a long episode of frames would not fit in memory at once
         return jax.lax.map(of_action, jnp.eye(y.size))
 
     return jax.jit(norms)
@@ -123,7 +123,7 @@ def normalised_time(length: int) -> np.ndarray:
 
 
 def density_of(delta: np.ndarray, bins: int) -> np.ndarray:
-    """Density [bins] of delta[T] over the episode, of which each step takes an equal part; its integral is 1."""
+    """Density [bins] of delta[T] over the episode, in which all steps are equally long; its integral is 1."""
     reached = np.interp(np.linspace(0, 1, bins + 1), np.linspace(0, 1, len(delta) + 1), [0, *np.cumsum(delta)])
     return bins * np.diff(reached)
 
@@ -139,7 +139,7 @@ class Recall:
     """The recall densities of one agent on one twin."""
 
     agent: Agent  # without a seed axis
-    deltas: list[np.ndarray]  # float64 [T], of each episode in which something matters to the last decision
+    deltas: list[np.ndarray]  # float64 [T], for each episode in which something matters to the last decision
     blind: int = 0  # number of the other episodes
     returns: tuple[float, ...] = ()  # of all episodes
 

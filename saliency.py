@@ -53,7 +53,7 @@ class Args(PlayArgs):
     runs: tuple[PathName, ...] = showcase(__file__)
     """run folders, or patterns that match some (agents/MineSweeperEasy, which comes with the repository)"""
     twin: Annotated[Twin, tyro.conf.arg(aliases=["--twins"])] = "own"
-    """twin to play: the one of the training, the fully or the partially observable one, or both, one above the other"""
+    """twin to play: own (as in training), mdp (fully observable), pomdp (partially observable), or both, stacked"""
     kind: tuple[Literal["gradient", "perturbation"], ...] = ("gradient",)
     """gradient with respect to the frames, and/or the effect of blurring a place"""
     seed_index: NonNegativeInt = 0
@@ -67,7 +67,7 @@ class Args(PlayArgs):
     at: NonNegativeInt | None = None
     """perturbation: step whose decision is explained; None: the last"""
     lag: tuple[int, ...] = (0,)
-    """perturbation: steps from the frame that is blurred to the decision, one or several numbers"""
+    """perturbation: steps from the blurred frame to the decision, one number or several"""
     stride: Annotated[int, Range(1, 256)] = 5
     """perturbation: pixels between two places"""
     mask_sigma: Width | None = None
@@ -291,12 +291,12 @@ def map_pictures(found: GradientSaliency) -> np.ndarray:
 
 
 def spread(steps: int, columns: int) -> list[int]:
-    """At most `columns` of so many steps, evenly spread from the first to the last."""
+    """At most `columns` of `steps` steps, evenly spread from the first to the last."""
     return sorted({round(t) for t in np.linspace(0, steps - 1, min(columns, steps))})
 
 
 def recent(steps: int, columns: int) -> list[int]:
-    """At most `columns` of so many steps: half of them the last ones, the others spread over those before."""
+    """At most `columns` of `steps` steps: half of them the last ones, the others spread over the steps before."""
     last = min(-(-columns // 2), steps)
     before = spread(steps - last, columns - last) if steps > last else []
     return [*before, *range(steps - last, steps)]
@@ -374,7 +374,7 @@ def enlarged(picture: np.ndarray, side: int) -> Image.Image:
 def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
     """A picture for each n: for each twin a row with the frame seen at n, then earlier frames overlaid with their maps.
 
-    It ends with the shorter of two episodes. Each n has its own scale of colours.
+    It ends with the shorter of two episodes. Each n has its own colour scale.
     """
     steps = min(len(each.obs) for each in found)
     shown = [(each, pictures_of(each.obs), map_pictures(each)) for each in found]
@@ -396,7 +396,7 @@ def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
 
 
 def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
-    """A row for each frame that was blurred: the frame, red (policy) and blue (value) over it, and both alone.
+    """A row for each blurred frame: the frame, policy (red) and value (blue) over it, and each of them alone.
     All rows share one scale per map, by the square root, so that brightness compares frames."""
     figure = Figure(figsize=(9, 2.15 * len(found) + 0.6), layout="constrained")
     grid = figure.subplots(len(found), 4, squeeze=False)
@@ -453,7 +453,7 @@ def sheet(pictures: np.ndarray, columns: int = 16) -> np.ndarray:
 
 
 def page_data(found: GradientSaliency) -> dict:
-    """What the page shows of one twin: a sheet of frames, and one of maps for each n, as roots relative to a peak."""
+    """What the page shows for one twin: a sheet of frames, and one of maps for each n, as roots relative to a peak."""
     maps, pictures = map_pictures(found), pictures_of(found.obs)
     # almost the largest value: a few pixels far above the rest would leave the others dark
     peaks = np.maximum(np.quantile(maps.reshape(len(maps), -1), 0.9995, axis=1), np.finfo(np.float32).tiny)
@@ -523,8 +523,8 @@ PAGE = """<!doctype html>
   </div>
 </header>
 <p>What the agent does at step <b>n</b>, and how much each frame up to then matters to it: the squared gradient of
-its outputs with respect to every pixel. Below each frame its share. Move with the slider or the arrow keys; click a
-frame to enlarge it.</p>
+its outputs with respect to every pixel. Each frame's share is below it. Move with the slider or the arrow keys; click
+a frame to enlarge it.</p>
 <main id="twins"></main>
 <script type="application/json" id="data">__DATA__</script>
 <script>
@@ -536,7 +536,7 @@ const make = (tag, parent, name = "") => {
   element.className = name;
   return parent.appendChild(element);
 };
-// inferno at ten places, between them a straight line
+// inferno at ten points, linear in between
 const stops = [
   [0, 0, 4], [27, 12, 65], [74, 12, 107], [120, 28, 109], [165, 44, 96],
   [207, 68, 70], [237, 105, 37], [251, 155, 6], [247, 209, 61], [252, 255, 164],

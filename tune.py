@@ -51,9 +51,9 @@ OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run
 COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
 ALIKE = 3  # trials in a row that fail in the same way end the search
-POLL_SECONDS = 0.5  # between two looks at a training
-POINTS = 1000  # steps of Optuna for the training in one environment, whatever its length and number of evaluations
-ASK = (ROOT / "popgym_arcade/baselines/running/ask.py").read_text("utf-8")  # what another process says of a script
+POLL_SECONDS = 0.5  # between two checks of a training
+POINTS = 1000  # Optuna's steps for the training in one environment, whatever its length and number of evaluations
+ASK = (ROOT / "popgym_arcade/baselines/running/ask.py").read_text("utf-8")  # a program that asks about a script
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -72,7 +72,7 @@ class CannotWrite(UserError):
 
 
 def whole(text: str) -> int:
-    """A whole number, also one written as 1e3. Raises UserError for any other, ValueError for what is no number."""
+    """A whole number, also one written as 1e3. Raises UserError for any other, ValueError if it is not a number."""
     if not float(text).is_integer():
         raise UserError(f"{text}: use a whole number")
     return int(float(text))
@@ -94,7 +94,7 @@ class Args:
     env_ids: tuple[str, ...] = ("CartPoleEasy",)
     """ids of the environments, with one training each"""
     search: tuple[str, ...] = ()
-    """flags of the script to search, as learning_rate=1e-5..1e-2:log num_steps=8..64:log memory=MinGRU,GRU"""
+    """flags of the script to search, like learning_rate=1e-5..1e-2:log num_steps=8..64:log memory=MinGRU,GRU"""
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
     """flags of the script in every trial: those after -- on the command line"""
     seed: Whole = 0
@@ -108,10 +108,10 @@ class Args:
     startup_trials: Whole = 5
     """trials at the beginning that are random and never pruned"""
     best_returns: tuple[str, ...] = ()
-    """best possible returns of environments outside popgym_arcade, as CartPole-v1=500"""
+    """best possible returns of environments outside popgym_arcade, like CartPole-v1=500"""
 
     def checked(self) -> "Args":
-        """These arguments. Raises UserError for whatever can be refused before anything is written."""
+        """These arguments. Raises UserError for a bad value that can be found before anything is written."""
         if not self.search:
             raise UserError("--search: name flags and their ranges, as learning_rate=1e-5..1e-2:log")
         for name in ("trials", "num_seeds", "startup_trials"):
@@ -132,7 +132,7 @@ class Args:
         first = {name: spread.choices[0] if hasattr(spread, "choices") else spread.low for name, spread in found}
         _, objection = ask(self.script, [command(self, env_id, first, Path("runs"))[2:] for env_id in self.env_ids])
         if objection:
-            raise UserError(f"{script_path(self.script).name} refuses the lowest values: {objection}")
+            raise UserError(f"{script_path(self.script).name} rejects the lowest values: {objection}")
         return self
 
 
@@ -142,13 +142,13 @@ def script_path(script: str) -> Path:
 
 
 def best_returns(args: Args) -> dict[str, float]:
-    """Best possible return by id: for popgym_arcade's that of players who see the whole state, for others as given."""
+    """Best possible return by id: for games, that of players who see the whole state; for other ids, as given."""
     with (ROOT / "benchmark/results/oracle.csv").open(newline="") as file:
         known = {row["env_id"]: float(row["return_mean"]) for row in csv.DictReader(file)}
     for item in args.best_returns:
         env_id, _, number = item.partition("=")
         if env_id not in args.env_ids:
-            raise UserError(f"--best-returns {item!r}: {env_id} is none of --env-ids {' '.join(args.env_ids)}")
+            raise UserError(f"--best-returns {item!r}: {env_id} is not among --env-ids {' '.join(args.env_ids)}")
         try:
             known[env_id] = float(number)
         except ValueError:
@@ -159,7 +159,7 @@ def best_returns(args: Args) -> dict[str, float]:
 
 
 def ask(script: str, lines: list[list[str]]) -> tuple[dict[str, str], str]:
-    """What a script's types are called, and its objection to one of the command lines, or nothing. See ASK."""
+    """The types of a script's arguments by name, and what is wrong with a command line, if anything. See ASK."""
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # it sees the devices that the runs see
     path = script_path(script)
     line = [sys.executable, "-c", ASK, str(path.parent), path.stem, json.dumps(lines), str(ROOT)]
@@ -267,14 +267,14 @@ def command(args: Args, env_id: str, values: dict, run_dir: Path) -> list[str]:
 
 
 class Stopped(Exception):
-    """A trial without a score: in what way it failed, and often details that differ between trials."""
+    """A trial without a score: how it failed, and often details that differ between trials."""
 
 
 def scores_of(folder: Path, env_id: str, args: Args) -> tuple[float, list[tuple[int, float]]]:
     """The score of the random policy, NaN if unknown, and (point, score) of each evaluation so far.
 
     Points count from 1 to POINTS through the training. Scores are means over seeds, normalised if the best return is
-    known. Raises UserError if that one is not above the random policy's.
+    known. Raises UserError if the best return is not above the random policy's.
     """
     best, path = best_returns(args).get(env_id), next(iter(sorted(folder.glob("*/eval.csv"))), None)
     if path is None:
@@ -403,7 +403,7 @@ class HalvingPruner(SuccessiveHalvingPruner):
 
 
 def make_folder(args: Args) -> Path:
-    """The study's folder; without a name a new one that no other search has. Raises UserError if it cannot be made."""
+    """The study's folder; without a name, a new one that no other search has. Raises UserError if it cannot be made."""
     name = args.study or f"runs/tune/{script_path(args.script).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in itertools.count(1):
         folder = Path(name if number == 1 else f"{name}-{number}")
@@ -417,7 +417,7 @@ def make_folder(args: Args) -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Inside it no other process searches in the folder. Raises UserError if one does, or nothing can be written."""
+    """Within the context, no other process searches in the folder. Raises UserError if one does, or on disk errors."""
     try:
         file = (folder / "lock").open("w")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it when the process ends
@@ -430,7 +430,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Inside it an error of the disk or the database becomes `CannotWrite`, which ends the search with one line."""
+    """Within the context, a disk or database error becomes `CannotWrite`, which ends the search with one line."""
     try:
         yield
     except (OSError, UnicodeError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
@@ -483,7 +483,7 @@ def read_saved(folder: Path) -> Args | None:
 
 
 def read_settings(argv: list[str]) -> Args:
-    """Checked arguments. Those of a study that is continued are the defaults, of which only `trials` may change."""
+    """Checked arguments. Their defaults are those of the study, if one is continued; then only `trials` may change."""
     end = argv.index("--") if "--" in argv else len(argv)
     argv, flags = argv[:end], tuple(argv[end + 1 :])
     if {"-h", "--help"} & set(argv):
@@ -495,7 +495,7 @@ def read_settings(argv: list[str]) -> Args:
     study = os.path.expanduser(args.study)
     saved = read_saved(Path(study)) if study else None
     args = tyro.cli(Args, args=argv, default=saved) if saved else args
-    script = str(script_path(args.script)) if args.script.endswith(".py") else args.script  # so that any folder will do
+    script = str(script_path(args.script)) if args.script.endswith(".py") else args.script  # valid from any folder
     args = dataclasses.replace(args, study=study, script=script, flags=flags or args.flags)
     settings = {name: value for name, value in vars(saved or args).items() if name not in ("study", "trials")}
     was = {name: value for name, value in settings.items() if getattr(args, name) != value}
@@ -505,7 +505,7 @@ def read_settings(argv: list[str]) -> Args:
 
 
 def counted(study) -> list:
-    """The trials that count: complete and pruned ones, and those that failed by themselves."""
+    """The trials that count: complete and pruned ones, and those that failed on their own."""
     return [trial for trial in study.trials if trial.state.is_finished() and "minutes" in trial.user_attrs]
 
 
@@ -527,7 +527,7 @@ def write_trials(study, args: Args, path: Path) -> None:
 
 
 def finish_trial(args: Args, study, trial, folder: Path) -> str:
-    """Runs a trial and records its result; returns the way in which it failed, or nothing."""
+    """Runs a trial and records its result; returns how it failed, or nothing."""
     began, how, why, score = time.perf_counter(), "", "", None
     print(f"trial {trial.number}  {shlex.join(as_flags(trial.params))}", flush=True)
     try:
@@ -549,7 +549,7 @@ def finish_trial(args: Args, study, trial, folder: Path) -> str:
 def search(args: Args, study, folder: Path) -> None:
     """Runs trials until there are as many as asked for. Raises UserError if several in a row fail in the same way.
 
-    Those whose values the script refuses do not count: they only cost seconds.
+    Trials whose values the script rejects do not count as failures: they take only seconds.
     """
     spreads, failed = distributions(args), []
     while len(counted(study)) < args.trials:

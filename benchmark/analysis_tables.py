@@ -1,15 +1,18 @@
-"""Markdown tables of the results of the analysis scripts, for the pages.
+"""Makes Markdown tables for the pages from the CSV files of the analysis scripts.
 
     python benchmark/analysis_tables.py --csv docs/figures/analysis/*.csv
     python benchmark/analysis_tables.py --folders analysis/recall_density-* analysis/contamination-* --out pages
 
-For each CSV of evaluate.py, recall_density.py (groups and agents), contamination.py (its summary), gap_and_bias.py or
-filter_comparison.py (its summary), recognised by their columns, a table of the same name that ends in .md is written
-next to it; other CSV files are ignored. From folders that the scripts wrote, OUT gets this CSV under the folder's name,
-its table, and the pictures that show all runs together; from saliency.py, which writes no table, it gets the still
-pictures of each run, named after the folder and the run without its time. Pages include the tables by
-`<!-- report: FILE -->` (benchmark/report.py --docs). Intervals are those of the scripts; several seeds of evaluate.py
-get its own bootstrap over their means.
+With --csv, each CSV of evaluate.py, recall_density.py (groups and agents), contamination.py (summary), gap_and_bias.py
+and filter_comparison.py (summary) gets a table next to it, with the same name and the ending .md. The columns show
+which script wrote a CSV; other CSV files are ignored.
+
+With --folders, OUT receives this CSV from each folder, under the folder's name, with its table and the pictures that
+show all runs together. saliency.py writes no table; OUT receives the still pictures of each of its runs, named after
+the folder and the run without its time.
+
+Pages include the tables with `<!-- report: FILE -->` (benchmark/report.py --docs). Intervals are those of the scripts.
+With several seeds of evaluate.py, the interval is the same bootstrap, over the means of the seeds.
 """
 
 import csv
@@ -27,19 +30,19 @@ from popgym_arcade.analysis.tables import markdown, read_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 
-MANY = 8  # agents about which a table says less
+MANY = 8  # with more agents, a table is shortened
 HEADS = {"full": "return", "mdp": "return on the mdp", "pomdp": "return on the pomdp"}
 
-# in addition to a folder's table: each environment and twin, from gap_and_bias.py; each agent, from recall_density.py
+# more tables in a folder: each environment and twin (gap_and_bias.py), each agent (recall_density.py)
 FURTHER = ("cells.csv", "agents.csv")
 
 
 @dataclass(frozen=True)
 class Args:
     csv: tuple[PathName, ...] = ()
-    """tables that the analysis scripts wrote"""
+    """CSV files of the analysis scripts"""
     folders: tuple[PathName, ...] = ()
-    """folders that they wrote, instead"""
+    """folders of the analysis scripts, instead of CSV"""
     out: PathName = ""
     """folder for the files from FOLDERS"""
 
@@ -51,20 +54,20 @@ class Args:
 
 
 def between(value: float, low: float, high: float) -> str:
-    """A value with its interval, unless that is the value itself."""
+    """A value with its interval, or alone if the interval is that value."""
     value, low, high = (float(number) for number in (value, low, high))
     bounds = f" ({low:.3f} to {high:.3f})".replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}")
     return f"{value:.3f}" + ("" if low == value == high else bounds)
 
 
 def agent_of(row: dict) -> dict[str, str]:
-    """What distinguishes agents, by the heads of a table. An environment without twins has "full" instead of one."""
+    """The columns of a table that identify an agent. An environment without twins has "full" as its twin."""
     trained = "full" if row["twin"] == "full" else {"True": "pomdp", "False": "mdp"}[row["trained_partial_obs"]]
     return {"id": row["trained_env_id"], "script": row["script"], "memory": row["memory"], "trained on": trained}
 
 
 def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, list[dict]]]:
-    """The rows by key, in order of the keys."""
+    """The rows grouped by key, in the order of the keys."""
     found: dict[tuple, list[dict]] = {}
     for row in rows:
         found.setdefault(tuple(key(row).items()), []).append(row)
@@ -72,7 +75,7 @@ def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, l
 
 
 def returns_on_both_twins(rows: list[dict]) -> list[dict]:
-    """From evaluate.csv: a line for each agent, with all seeds of a training, and both twins side by side."""
+    """From evaluate.csv: a line for each agent, with all seeds of a training and both twins side by side."""
 
     def agent(row: dict) -> dict:
         return agent_of(row) | {"steps": f"{int(row['global_step']):,}"}
@@ -89,7 +92,7 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
         twins = {twin: [row for row in of_agent if row["twin"] == twin] for twin in names}
         seeds = {row["seed"] for row in of_agent}
         if any(len(of_twin) not in (0, len(seeds)) for of_twin in twins.values()):
-            raise UserError(f"the same seed of {', '.join(about.values())} is there twice")
+            raise UserError(f"the same seed of {', '.join(about.values())} appears twice")
         shown = {HEADS[twin]: shown_return(of_twin) if of_twin else "" for twin, of_twin in twins.items()}
         own = sorted(twins[about["trained on"]], key=lambda row: int(row["seed"]))
         each = ", ".join(f"{float(row['return_mean']):.3f}" for row in own) if len(own) > 1 else ""
@@ -98,7 +101,7 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
 
 
 def density_of_thirds(rows: list[dict]) -> list[dict]:
-    """From recall_density.csv: the thirds of an episode, and its last frame alone."""
+    """From recall_density.csv: the share of each third of an episode, and of the last frame."""
     heads = {"first": "first third", "middle": "middle", "last": "last third", "last_frame": "last frame alone"}
     lines = []
     for row in sorted(rows, key=lambda row: (*agent_of(row).values(), row["twin"])):
@@ -108,13 +111,13 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
 
 
 def first_frame_by_seed(rows: list[dict]) -> list[dict]:
-    """From recall_density.py's agents: the return of each seed, and its share of the first frame."""
+    """From recall_density.py's agents.csv: each seed's return, and the share of the first frame."""
     lines = []
     for about, of_group in grouped(rows, lambda row: agent_of(row) | {"played on": row["twin"]}):
         of_group = sorted(of_group, key=lambda row: int(row["seed"]))
         seeds = [row["seed"] for row in of_group]
         if len(set(seeds)) < len(seeds):
-            raise UserError(f"the same seed of {', '.join(about.values())} is there twice")
+            raise UserError(f"the same seed of {', '.join(about.values())} appears twice")
         lines.append(
             about
             | {"seeds": ", ".join(seeds)}
@@ -125,8 +128,8 @@ def first_frame_by_seed(rows: list[dict]) -> list[dict]:
 
 
 def lasting_effects(rows: list[dict]) -> list[dict]:
-    """From contamination.py's summary: what a bad frame or a shuffled past does at once, one step later, and for how
-    long. With more than MANY agents, only the strongest change of either kind.
+    """From contamination.py's summary: the effect of a bad frame or a shuffled past at once and one step later, and how
+    long it lasts. With more than MANY agents, only the strongest change of each kind.
     """
     if len(grouped(rows, agent_of)) > MANY:
         strengths = {
@@ -158,7 +161,9 @@ def lasting_effects(rows: list[dict]) -> list[dict]:
 
 
 def gaps(rows: list[dict]) -> list[dict]:
-    """From gap_and_bias.csv: a line for each algorithm, memory and environment, and over all if there are several."""
+    """From gap_and_bias.csv: a line for each algorithm, memory and environment, and one over all environments if there
+    are several.
+    """
     several = len({row["env_id"] for row in rows} - {"all"}) > 1
     heads = {"pomdp_return": "POMDP return", "mdp_return": "MDP return", "gap": "gap", "bias": "bias"}
     lines = []
@@ -176,7 +181,7 @@ def gaps(rows: list[dict]) -> list[dict]:
 
 
 def distances(rows: list[dict]) -> list[dict]:
-    """From filter_comparison.py's summary: the last steps, with a line for two groups, a layer and a matching."""
+    """From filter_comparison.py's summary: the last step, a line for each pair of groups, layer and matching."""
     lines = []
     for row in rows:
         if row["step"] == "last":
@@ -188,7 +193,7 @@ def distances(rows: list[dict]) -> list[dict]:
     return lines
 
 
-LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # by a column that only one of the tables has
+LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # keyed by a column that only this table has
     "return_low": returns_on_both_twins,
     "last_frame_low": density_of_thirds,
     "first_frame": first_frame_by_seed,
@@ -199,7 +204,7 @@ LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # by a column that o
 
 
 def table(path: Path) -> str | None:
-    """The Markdown table of an analysis' CSV, None for any other CSV. Raises UserError if it is not a table."""
+    """The Markdown table of an analysis script's CSV, None for any other CSV. Raises UserError if it is not a table."""
     try:
         rows = read_csv(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -212,17 +217,17 @@ def table(path: Path) -> str | None:
     except UserError as error:
         raise UserError(f"--csv {path}: {error}") from None
     except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"--csv {path}: a column is missing or has another form than expected: {error!r}") from None
+        raise UserError(f"--csv {path}: a column is missing or malformed: {error!r}") from None
     head = list(dict.fromkeys(name for line in lines for name in line))
     return markdown(head, [[line.get(name, "") for name in head] for line in lines])
 
 
 def pictures_of_saliency(folder: Path) -> dict[str, Path]:
-    """The still pictures in a folder of saliency.py, by their names on pages; none in any other folder."""
+    """The still pictures in a folder of saliency.py, keyed by their names on the pages; empty for any other folder."""
     found: dict[str, Path] = {}
     for kind in ("grid", "line", "perturbation"):
         for path in sorted(folder.glob(f"*__{kind}.png")):
-            run = re.sub(r"__\d{8}-\d{6}(-\d+)?", "", path.stem)  # a run's folder ends in its time
+            run = re.sub(r"__\d{8}-\d{6}(-\d+)?", "", path.stem)  # the name of a run folder ends in its time
             name = f"{folder.name}__{run}.png"
             if name in found:
                 raise UserError(f"--folders {folder}: two runs are named {run.removesuffix(f'__{kind}')}")
@@ -231,8 +236,8 @@ def pictures_of_saliency(folder: Path) -> dict[str, Path]:
 
 
 def taken_from(folder: Path) -> dict[str, Path]:
-    """What pages may show from a folder, by its name there: its table, and the pictures of all runs together; from
-    saliency.py the pictures of each run.
+    """The files of a folder that pages can show, keyed by their names on the pages: the table and the pictures of all
+    runs together; for saliency.py, the pictures of each run.
 
     Raises UserError for a folder that no analysis script wrote, or that has several such tables.
     """
@@ -255,11 +260,11 @@ def main(args: Args) -> None:
     for folder in map(Path, args.folders):
         new = taken_from(folder)
         if set(new) & set(found):
-            raise UserError(f"--folders: two are named {folder.name}")
+            raise UserError(f"--folders: two folders are named {folder.name}")
         found |= new
     tables = {path: table(path) for path in (*map(Path, args.csv), *found.values()) if path.suffix == ".csv"}
     if args.csv and not any(tables.values()):
-        raise UserError(f"--csv {' '.join(args.csv)}: no table of an analysis script is among them")
+        raise UserError(f"--csv {' '.join(args.csv)}: none of these is a table of an analysis script")
     if found:
         Path(args.out).mkdir(parents=True, exist_ok=True)
     for name, path in found.items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Classic control from vectors, five seeds trained together (docs/pqn_mlp.md, ppo_mlp.md, ppo_continuous_action.md;
-# dqn.sh has DQN's): some minutes on two CPU cores, whatever the budget. Settings: see common.sh.
+# Classic control from vectors, five seeds (docs/pqn_mlp.md, ppo_mlp.md, ppo_continuous_action.md): a few minutes on two
+# CPU cores. dqn.sh does the same with DQN. Settings: see common.sh.
 #   OUT=docs/figures benchmark/classic_control.sh
 KNOWN="CartPole-v1 Acrobot-v1 MountainCar-v0 Pendulum-v1 MountainCarContinuous-v0"
 ENVS="${ENVS:-$KNOWN}"
@@ -10,7 +10,7 @@ OWN_IDS=1
 source "$(dirname "$0")/common.sh"
 small="--num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
 for env in $ENVS; do
-    [[ " $KNOWN " == *" $env "* ]] || refuse "ENVS=$ENVS: there are no settings for $env, use some of $KNOWN"
+    [[ " $KNOWN " == *" $env "* ]] || refuse "ENVS=$ENVS: no settings for $env, use some of $KNOWN"
 done
 for env in $ENVS; do
     part="$env"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Speed from vectors with logging and evaluations on, one seed and five together, three times over (docs/ppo_mlp.md,
-# docs/pqn_mlp.md): CartPole-v1, 4 environments x 128 steps, 4 epochs x 4 minibatches. Leave the machine alone meanwhile.
+# Training speed from vectors with logging and evaluations, one seed and five seeds, three rounds (docs/ppo_mlp.md,
+# docs/pqn_mlp.md): CartPole-v1, 4 environments x 128 steps, 4 epochs x 4 minibatches. Run nothing else on the machine.
 # Settings: see common.sh.
 #   benchmark/classic_control_speed.sh
 WITHOUT="ENVS SEEDS BUDGET TWINS"
@@ -8,7 +8,7 @@ source "$(dirname "$0")/common.sh"
 flags="--env-id CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --hidden-size 64"
 flags="$flags --log-every 20000 --checkpoint-every 0 $(smoke_or 500000)"
 log="$(mktemp)"
-trap 'rm -f "$log"; tell_failed $?' EXIT
+trap 'rm -f "$log"; report_failures $?' EXIT
 for round in 1 2 3; do
     for count in 1 5; do
         for script in ppo_mlp pqn_mlp; do

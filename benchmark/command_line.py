@@ -1,6 +1,7 @@
-"""Command lines of the benchmarks that leave the device to the processes they start, and so import no popgym_arcade.
+"""Reads the flags of benchmarks that measure in other processes. They do not import popgym_arcade, which would take the
+device from those processes.
 
-They are read as `popgym_arcade.baselines.running.flags` reads those of all other scripts.
+Flags work as in all other scripts (`popgym_arcade.baselines.running.flags`).
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ registry = ConstructorRegistry()
 
 @registry.primitive_rule
 def whole_numbers(about: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """How tyro reads an int: also as 1e6."""
+    """Lets tyro read an int that is written as 1e6."""
     if about.type is not int:
         return None
     return PrimitiveConstructorSpec(
@@ -29,7 +30,7 @@ def whole_numbers(about: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 
 
 def whole(text: str) -> int:
-    """A whole number. Ends the program with one line for one that is not whole; a ValueError for what is no number."""
+    """A whole number. For a number like 1.5, prints one line and ends the program; other text raises ValueError."""
     if not float(text).is_integer():
         print(f"{Path(sys.argv[0]).name}: error: {text}: use a whole number", file=sys.stderr)
         sys.exit(2)
@@ -37,7 +38,7 @@ def whole(text: str) -> int:
 
 
 def read_args(args_class: type, header: str):
-    """The arguments of this process, with `~` in paths expanded; `header` is what `--help` begins with."""
+    """The arguments of this process, with `~` in paths expanded; `--help` begins with `header`."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that only know ASCII
     if {"-h", "--help"} & set(sys.argv):

@@ -1,17 +1,19 @@
-# What the lists of commands in this folder share. They are read by bash, top to bottom, and take from the environment:
-#   BUDGET     smoke (minutes: does it all run?), cpu (hours on two cores), gpu (hours on one), paper (published settings)
-#   SEEDS      seeds, neighbours, which are trained together, as "0 1 2"
-#   ENVS       ids, as "CartPoleEasy NavigatorEasy"
-#   TWINS      "pomdp mdp", or one of them
-#   DRY_RUN=1  print the commands, run none
-#   RUN_DIR    folder of the runs (runs/LIST_BUDGET)
-#   SETTINGS   of BUDGET=paper: stated, as the paper has them, or code, as its code runs them
-#   OUT        folder of tables and pictures (RUN_DIR/report; the pages have those of OUT=docs/figures)
-#   PYTHON     (.venv/bin/python)
-# RUN_DIR has a folder for each command. What is complete is not run again, what was interrupted goes on from its last
-# checkpoint, and what fails is told at the end, with exit code 1. Ctrl-C (or SIGTERM) stops the training, which saves
-# itself, and the list. A list says before it reads this file which of BUDGET, SEEDS, ENVS and TWINS it takes no notice of
-# (WITHOUT), and whether its ids are not those of the games (OWN_IDS).
+# Shared by the lists of commands in this folder. Settings, taken from the environment:
+#   BUDGET     smoke (minutes: does it all run?), cpu (hours on two cores), gpu (hours on one GPU),
+#              paper (published hyper-parameters)
+#   SEEDS      consecutive seeds, trained together: "0 1 2"
+#   ENVS       ids: "CartPoleEasy NavigatorEasy"
+#   TWINS      mdp (fully observable), pomdp (partially observable) or both: "pomdp mdp"
+#   DRY_RUN=1  print the commands without running them
+#   RUN_DIR    folder of the runs (default: runs/LIST_BUDGET)
+#   SETTINGS   with BUDGET=paper: stated (as the paper states them) or code (as its code runs them)
+#   OUT        folder of tables and pictures (default: RUN_DIR/report); the pages use OUT=docs/figures
+#   PYTHON     interpreter (default: .venv/bin/python)
+# Each command has its own folder in RUN_DIR. A complete command is skipped. An interrupted one resumes from its last
+# checkpoint. Failures are reported at the end, with exit code 1. Ctrl-C or SIGTERM stops the training, which saves
+# a checkpoint, and then the list.
+# Before it sources this file, a list can set WITHOUT (which of BUDGET, SEEDS, ENVS and TWINS it ignores) and OWN_IDS
+# (not empty: its ids are not those of the games).
 # shellcheck shell=bash
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,24 +21,24 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 for name in ${WITHOUT:-}; do
     value="${!name:-}"
     [ -z "$value" ] || [ "$name=$value" = BUDGET=cpu ] || [ "$name=$value" = BUDGET=smoke ] ||
-        echo "$(basename "$0"): $name=$value has no effect, this list has its own" >&2
+        echo "$(basename "$0"): ignoring $name=$value, this list sets its own" >&2
 done
 BUDGET="${BUDGET:-cpu}"
 SEEDS="${SEEDS:-0 1 2}"
 TWINS="${TWINS:-pomdp mdp}"
 DRY_RUN="${DRY_RUN:-}"
 SETTINGS="${SETTINGS:-stated}"
-of_paper="" && [ "$BUDGET" != paper ] || of_paper="_$SETTINGS"
-RUN_DIR="${RUN_DIR:-runs/$(basename "$0" .sh)_$BUDGET$of_paper}"
+suffix="" && [ "$BUDGET" != paper ] || suffix="_$SETTINGS"
+RUN_DIR="${RUN_DIR:-runs/$(basename "$0" .sh)_$BUDGET$suffix}"
 OUT="${OUT:-$RUN_DIR/report}"
 PYTHON="${PYTHON:-.venv/bin/python}"
 EASY="AutoEncodeEasy BattleShipEasy BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NavigatorEasy \
 NoisyCartPoleEasy SkittlesEasy TetrisEasy"
 failed=() places=() analysed=()
-part="" # folder of RUN_DIR for the next commands
+part="" # subfolder of RUN_DIR for the next commands
 child=""
 
-refuse() { # words
+refuse() { # message
     echo "$*" >&2
     exit 2
 }
@@ -47,24 +49,25 @@ case "$BUDGET" in
 esac
 families="${EASY//Easy /|}" && families="${families%Easy}"
 for env in $ENVS; do
-    [[ -n "${OWN_IDS:-}" || $env =~ ^($families)(Easy|Medium|Hard)$ ]] || refuse "ENVS=$ENVS: $env is no id of popgym_arcade"
+    [[ -n "${OWN_IDS:-}" || $env =~ ^($families)(Easy|Medium|Hard)$ ]] ||
+        refuse "ENVS=$ENVS: $env is not an id of popgym_arcade"
 done
 for twin in $TWINS; do
-    [[ $twin == pomdp || $twin == mdp ]] || refuse "TWINS=$TWINS: use pomdp, mdp or both of them"
+    [[ $twin == pomdp || $twin == mdp ]] || refuse "TWINS=$TWINS: use pomdp, mdp or \"pomdp mdp\""
 done
 [[ $SETTINGS == stated || $SETTINGS == code ]] || refuse "SETTINGS=$SETTINGS: use stated or code"
 # shellcheck disable=SC2086
 set -- $SEEDS
 first_seed="${1:-}" num_seeds=$#
 [[ "$SEEDS" =~ ^[0-9]+(\ [0-9]+)*$ && "$SEEDS" == "$(seq -s ' ' "$first_seed" $((first_seed + num_seeds - 1)))" ]] ||
-    refuse "SEEDS=$SEEDS: use neighbours in order, as \"0 1 2\""
+    refuse "SEEDS=$SEEDS: use consecutive numbers, such as \"0 1 2\""
 seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
-# the first defaults, for lists whose tables were made with them
+# earlier defaults, for the lists whose published results were measured with them
 before_tuning="--learning-rate 5e-4 --q-lambda 0.65 --exploration-fraction 0.4 --num-minibatches 8 --gamma 0.99"
 ppo_before_tuning="--learning-rate 2.5e-4 --gamma 0.99 --gae-lambda 0.95"
 
-# Navigator is not learned with PQN's defaults (docs/pqn_mlp.md#why-navigator-is-hard).
-exception() { # id -> flags
+# PQN does not learn Navigator with its defaults (docs/pqn_mlp.md#why-navigator-is-hard).
+pqn_flags_of() { # id -> flags
     case "$1" in Navigator*) echo "--exploration-fraction 1 --update-epochs 4 --learning-rate 5e-4" ;; esac
 }
 
@@ -72,8 +75,9 @@ flag_of() { # twin -> its flag
     if [ "$1" = pomdp ]; then echo --partial-obs; else echo --no-partial-obs; fi
 }
 
-# Wang et al. 2025, arXiv:2503.01450. Its code brings PQN's learning rate to 5e-7 within a tenth of the training and epsilon
-# down within two fifths, whatever the paper says; PPO's learning rate falls to nothing over all of it. Frames of 128 px.
+# Wang et al. 2025, arXiv:2503.01450. Unlike the paper, its code anneals PQN's learning rate to 5e-7 over the first
+# tenth of the training, and epsilon over the first two fifths. PPO's learning rate is annealed to 0 over the whole
+# training. Frames have 128 px.
 published() { # pqn or ppo -> flags
     local flags="--encoder paper --num-envs 16 --num-steps 128 --num-minibatches 16 --update-epochs 4 --gamma 0.99"
     flags="$flags --max-grad-norm 0.5 --eval-every 1000000 --eval-episodes 128"
@@ -88,7 +92,7 @@ published() { # pqn or ppo -> flags
     esac
 }
 
-published_steps() { # id -> steps of its training
+published_steps() { # id -> steps of the training
     case "$SETTINGS $1" in
         "stated BattleShip"* | "stated CountRecall"*) echo 20000000 ;;
         stated* | "code CartPole"* | "code NoisyCartPole"* | "code AutoEncode"*) echo 10000000 ;;
@@ -96,7 +100,8 @@ published_steps() { # id -> steps of its training
     esac
 }
 
-smoke_or() { # steps of every other budget; steps of smoke (1: one update) and flags that only smoke has -> flags
+# BUDGET=smoke trains for SMOKE_STEPS (default 1: a single update) with SMOKE_FLAGS, the other budgets for STEPS.
+smoke_or() { # STEPS [SMOKE_STEPS [SMOKE_FLAGS]] -> flags
     if [ "$BUDGET" = smoke ]; then
         echo "--total-timesteps ${2:-1} --eval-every 0 --eval-episodes 1 ${*:3}"
     else
@@ -104,24 +109,24 @@ smoke_or() { # steps of every other budget; steps of smoke (1: one update) and f
     fi
 }
 
-train() { # script and flags: trains, or goes on with it, unless it is complete
+train() { # script, flags: trains or resumes; skips a complete training
     local place flags=() saved lock trained_by
     place="$RUN_DIR/${part:+$part/}$(printf %s "$*" | cksum | cut -d ' ' -f 1)"
     places+=("$place")
     if [ -n "$DRY_RUN" ]; then
-        told "$@" --run-dir "$place"
+        print_command "$@" --run-dir "$place"
         return
     fi
     if [ -e "$place/complete" ]; then
         echo "complete: $*"
         [ ! -s "$place/complete" ] || [ "$(cat "$place/complete")" = "$(code_of "$1")" ] ||
-            echo "that was with other code; remove $place to train it again" >&2
+            echo "trained with different code; remove $place to train it again" >&2
         return
     fi
     mkdir -p "$place"
-    exec {lock}> "$place/lock" # the training has it open too, so it is held as long as that lives
+    exec {lock}> "$place/lock" # the training inherits the lock and holds it until it ends
     if ! flock -n "$lock"; then
-        failed+=("another list is at it: $*")
+        failed+=("another list is training it: $*")
         exec {lock}>&-
         return
     fi
@@ -129,7 +134,7 @@ train() { # script and flags: trains, or goes on with it, unless it is complete
     for saved in "$place"/*/; do
         if compgen -G "$saved/checkpoints/*/sha256.json" > /dev/null; then
             flags=(--resume "$saved")
-        elif [ -d "$saved" ]; then # died before it saved anything: out of the report's way
+        elif [ -d "$saved" ]; then # no checkpoint to resume from: keep it out of the report
             mkdir -p "$RUN_DIR.unfinished"
             mv "$saved" "$(mktemp -d "$RUN_DIR.unfinished/XXXXXX")/"
         fi
@@ -141,11 +146,12 @@ train() { # script and flags: trains, or goes on with it, unless it is complete
     exec {lock}>&-
 }
 
-variant() { # script, name, sed's expressions: trains a copy of the script, changed by them, under that name, with $flags
+variant() { # script, name, sed expressions: edits a copy of the script and trains it as NAME, with $flags
     local script="$1" name="$2" place="$RUN_DIR/scripts_$2" expression
     shift 2
     for expression in "$@"; do
-        ! cmp -s "$script" <(sed "$expression" "$script") || refuse "$script has no line that this changes: $expression"
+        ! cmp -s "$script" <(sed "$expression" "$script") ||
+            refuse "$script: this expression changes nothing: $expression"
     done
     if [ -z "$DRY_RUN" ]; then
         mkdir -p "$place"
@@ -154,41 +160,42 @@ variant() { # script, name, sed's expressions: trains a copy of the script, chan
     train "$place/$script" --exp-name "$name" $flags
 }
 
-code_of() { # script -> a checksum of it and of the package next to it, as far as trainings use that
+code_of() { # script -> checksum of the script and of the package code that trainings use
     { cat "$1" "$(dirname "$1")"/popgym_arcade/{,environments/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
 }
 
-call() { # script and flags: Python, which a signal to the list reaches too; its exit code
-    setsid "$PYTHON" "$@" & # in a group of its own: a terminal's Ctrl-C comes through `stop` alone, once
+# Runs Python in the background, because bash handles a signal at once only while it waits for a background process.
+call() { # script, flags -> exit code
+    setsid "$PYTHON" "$@" & # a separate session: Ctrl-C in a terminal reaches it once, through `stop`
     child=$!
     wait "$child" || local code=$?
     child=""
     return "${code:-0}"
 }
 
-stop() { # number of a signal: stops the training, which saves itself, and the list
+stop() { # signal number: stops the training, which saves a checkpoint, and then the list
     trap - EXIT
     if [ -n "$child" ]; then
         kill -TERM "$child" 2> /dev/null
         wait "$child" || true
     fi
-    echo "stopped; the same command goes on" >&2
+    echo "stopped; run the same command to resume" >&2
     exit $((128 + $1))
 }
 trap 'stop 1' HUP
 trap 'stop 2' INT
 trap 'stop 15' TERM
 
-told() { # a command as it can be typed
+print_command() { # script, flags: prints a command that can be pasted into a shell
     printf '%q ' "$PYTHON" "$@"
     echo
 }
 
-run() { # any other command of Python
-    if [ -n "$DRY_RUN" ]; then told "$@"; else call "$@" || failed+=("exit $?: $*"); fi
+run() { # script, flags: any other Python command
+    if [ -n "$DRY_RUN" ]; then print_command "$@"; else call "$@" || failed+=("exit $?: $*"); fi
 }
 
-runs_of() { # pattern of run folders' names -> patterns of the runs of the commands so far, where there are any
+runs_of() { # pattern of names -> patterns that match the run folders of the commands so far, in this part
     local place
     for place in "${places[@]}"; do
         [[ $place == "$RUN_DIR/${part:+$part/}"* ]] || continue
@@ -196,26 +203,27 @@ runs_of() { # pattern of run folders' names -> patterns of the runs of the comma
     done
 }
 
-aside() { # folder: out of the way of a new one, under the time it was made
+move_aside() { # folder: renames it after the time it was made, to make room for a new one
     [ ! -e "$1" ] || mv -T "$1" "$(mktemp -d "$1.$(date -r "$1" +%Y%m%d-%H%M%S)_XXX")"
 }
 
-analyse() { # script of an analysis, name of its folder, flags; made again with other flags, or when a training is newer
+# Skipped if the folder has the results of the same command and no training is newer.
+analyse() { # analysis script, name of its folder, flags
     local folder="$OUT/$2" command="$1 ${*:3}"
     if [ -n "$DRY_RUN" ]; then
-        told "$1" --out "$folder" "${@:3}"
+        print_command "$1" --out "$folder" "${@:3}"
         analysed+=("$folder")
         return
     fi
     if [ -e "$folder" ] && [ "$(cat "$folder/command" 2> /dev/null)" = "$command" ] &&
         [ -z "$(find "$RUN_DIR" -name complete -newer "$folder")" ]; then
-        echo "there already: $folder"
+        echo "up to date: $folder"
         analysed+=("$folder")
         return
     fi
-    rm -rf "$folder.partial" # of an analysis that died
+    rm -rf "$folder.partial" # of an analysis that failed
     if call "$1" --out "$folder.partial" "${@:3}"; then
-        aside "$folder"
+        move_aside "$folder"
         mv "$folder.partial" "$folder"
         echo "$command" > "$folder/command"
         touch "$folder"
@@ -225,17 +233,17 @@ analyse() { # script of an analysis, name of its folder, flags; made again with 
     fi
 }
 
-pages() { # what the pages show of the analyses so far, in OUT/pages
+pages() { # writes the tables and pictures that the pages show of the analyses so far to OUT/pages
     local command=(benchmark/analysis_tables.py --folders "${analysed[@]}" --out "$OUT/pages")
     if [ -n "$DRY_RUN" ]; then
-        told "${command[@]}"
+        print_command "${command[@]}"
     elif [ ${#analysed[@]} -gt 0 ]; then
-        aside "$OUT/pages"
+        move_aside "$OUT/pages"
         run "${command[@]}"
     fi
 }
 
-report() { # name of the files, title and further flags of benchmark/report.py: of the commands so far, in this part
+report() { # name of the files, title, more flags of benchmark/report.py: reports on the commands so far, in this part
     local runs
     mapfile -t runs < <(runs_of "*__*")
     if [ ${#runs[@]} -eq 0 ]; then
@@ -245,8 +253,8 @@ report() { # name of the files, title and further flags of benchmark/report.py: 
     run benchmark/report.py --runs "${runs[@]}" --out "$OUT/$1" --title "$2" "${@:3}"
 }
 
-tell_failed() { # exit code so far
+report_failures() { # exit code so far
     [ ${#failed[@]} -eq 0 ] || printf 'failed: %s\n' "${failed[@]}" >&2
     if [ "$1" -eq 0 ] && [ ${#failed[@]} -gt 0 ]; then exit 1; fi
 }
-trap 'tell_failed $?' EXIT
+trap 'report_failures $?' EXIT

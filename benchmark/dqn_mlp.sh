@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dqn_mlp.py on games and their twins (docs/dqn_mlp.md). The paper has no DQN: BUDGET=paper is gpu.
+# dqn_mlp.py on games, both twins (docs/dqn_mlp.md). The paper has no DQN, so BUDGET=paper is the same as gpu.
 # Settings: see common.sh.
 #   BUDGET=cpu benchmark/dqn_mlp.sh
 ENVS="${ENVS:-CountRecallEasy MineSweeperEasy SkittlesEasy}"

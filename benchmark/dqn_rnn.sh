@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# dqn_rnn.py with memories on games and their twins (docs/dqn_rnn.md). The paper has no DQN: BUDGET=paper is gpu.
-# Settings: see common.sh.
+# dqn_rnn.py with memories on games, both twins (docs/dqn_rnn.md). The paper has no DQN, so BUDGET=paper is the same as
+# gpu. Settings: see common.sh.
 #   MEMORIES="MinGRU LRU GRU" BUDGET=cpu benchmark/dqn_rnn.sh
 ENVS="${ENVS:-CountRecallEasy MineSweeperEasy SkittlesEasy}"
 source "$(dirname "$0")/common.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The patch encoder against one that reads every pixel and is twice as wide, which was the default before it: what the speed
-# costs in learning (docs/pqn_mlp.md). The wide one is a copy of pqn_mlp.py, changed by sed. Settings: see common.sh.
+# What the fast patch encoder costs in learning: it is compared with the earlier default, which reads every pixel and is
+# twice as wide (docs/pqn_mlp.md). The earlier encoder is a copy of pqn_mlp.py edited by sed. Settings: see common.sh.
 #   OUT=docs/figures benchmark/encoder_size.sh
 ENVS="${ENVS:-BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}"
 WITHOUT="BUDGET TWINS"

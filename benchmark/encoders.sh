@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The patch encoder against the paper's: CartPoleEasy, partially observable, 100,000 steps, one seed after the other
-# (docs/pqn_rnn.md). On two CPU cores the paper's takes about eight minutes a seed, the patches one. Settings: see common.sh.
+# (docs/pqn_rnn.md). On two CPU cores, the paper's encoder takes about eight minutes per seed, the patch encoder one.
+# Settings: see common.sh; ENCODERS has values of --encoder.
 #   OUT=docs/figures benchmark/encoders.sh
 WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"

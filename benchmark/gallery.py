@@ -1,9 +1,9 @@
-"""The pictures of the games in README and docs, played by players that know the whole state (benchmark/oracle.py).
+"""Draws the pictures of the games in README and docs. The players know the whole state (benchmark/oracle.py).
 
     python benchmark/gallery.py --out docs/figures
 
-Writes OUT/games.png and OUT/games.gif, a moment and a film of all families: above what the fully observable twin shows,
-below the partially observable one, of the same states. Also OUT/games/FAMILY.png, each family with explanations.
+Writes OUT/games.png and OUT/games.gif, a moment and a film of all families: the fully observable twin above, the
+partially observable twin below, in the same states. Also writes OUT/games/FAMILY.png, each family with explanations.
 """
 
 import functools
@@ -27,30 +27,30 @@ from harness import EASY_IDS, expert_games, facts, frames, play_games, step, tak
 
 from benchmark.oracle import PLAYERS  # noqa: E402
 
-SIDE = 128  # of a frame, in pixels
-GAP, CAPTION, COLUMNS = 8, 16, 5  # of the pictures of all families
+SIDE = 128  # side of a frame, in pixels
+GAP, CAPTION, COLUMNS = 8, 16, 5  # layout of the pictures of all families
 MARGIN, HEAD, FOOT, BADGE = 176, 54, 8, 9  # around annotated frames, and the radius of a number's disc
-BESIDE = (8, -7)  # from a thing to its number, in pixels of the frame
+BESIDE = (8, -7)  # from an object to its number, in pixels of the frame
 TEXT, QUIET, ACCENT = "#1a1a1a", "#6a6a6a", "#d9480f"
-HOLD = 5  # times the film shows the last state of an episode
+HOLD = 5  # frames for which the film shows the last state of an episode
 
 Place = tuple[int, int] | tuple[int, int, int]
-"""Where a number goes: a point (x, y) of the frame, or beside the pixels of a colour."""
+"""Where a number goes: a point (x, y) of the frame, or next to the pixels of a colour."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A moment of a family, and what there is to say about it."""
+    """A moment of a family, with explanations."""
 
     goal: str
     hidden: str
-    """what the partial twin does not show"""
+    """what the partially observable twin does not show"""
     step: int
-    """of the player's episode"""
+    """step of the player's episode"""
     labels: dict[str, Place]
-    """what is explained in the full frame"""
+    """explanations of the fully observable frame, and where their numbers go"""
     player: str = ""
-    """one of the family's experts, if not the one of benchmark/oracle.py"""
+    """another expert of the family than the one in benchmark/oracle.py"""
 
 
 SCENES = {
@@ -179,18 +179,18 @@ class Args:
     out: PathName = "docs/figures"
     """folder to write to"""
     families: tuple[str, ...] = ()
-    """families to draw, Navigator for instance; none: all"""
+    """families to draw, such as Navigator; none: all"""
     zoom: int = 2
-    """screen pixels a pixel"""
+    """size of a frame's pixel in the pictures"""
     film_steps: int = 60
-    """frames of the film"""
+    """number of frames in the film"""
     fps: int = 6
-    """frames a second of the film"""
+    """frames per second of the film"""
 
 
 @functools.cache
 def episodes(family: str, player: str = "") -> list[Any]:
-    """The player's first episodes at Easy, longest first: batches of all their states, the last one included."""
+    """The player's first episodes on Easy, longest first: a batch of all states for each, including the last."""
     env_id, names = f"{family}Easy", (player or PLAYERS[family][0],)
     games = [game for game in expert_games(env_id) if game.name in names][:8]
     starts = jax.tree.map(lambda *leaves: np.stack(leaves), *(game.state for game in games))
@@ -232,7 +232,7 @@ def film(family: str, steps: int) -> np.ndarray:
 
 
 def sheet(columns: dict[str, np.ndarray], zoom: int) -> Image.Image:
-    """Pairs of frames by their captions, the full twin above the partial one, in rows of at most `COLUMNS` pairs."""
+    """Pairs of frames with captions, the full frame above the partial one, in rows of at most `COLUMNS` pairs."""
     side, lines = SIDE * zoom, -(-len(columns) // COLUMNS)
     across, pair = min(COLUMNS, len(columns)), CAPTION + 2 * (side + GAP)
     canvas = Image.new("RGB", (across * (side + GAP) + GAP, lines * pair), "white")
@@ -279,7 +279,7 @@ def hidden_box(twins: np.ndarray) -> tuple[int, int, int, int]:
 
 
 def explained(family: str, twins: np.ndarray, zoom: int) -> Image.Image:
-    """Both twins side by side: numbers on what the full one shows, a frame around what the partial one hides."""
+    """Both twins side by side, with numbers in the full frame and a box around what the partial one hides."""
     scene, side = SCENES[family], SIDE * zoom
     canvas = Image.new("RGB", (2 * MARGIN + 2 * side + 3 * GAP, HEAD + side + FOOT), "white")
     draw = ImageDraw.Draw(canvas)
@@ -308,7 +308,7 @@ def explained(family: str, twins: np.ndarray, zoom: int) -> Image.Image:
 
 
 def write(draw: ImageDraw.ImageDraw, at: tuple[float, float], lines: list[str], color: str) -> None:
-    """Lines of text on the right of a point, centred around its height."""
+    """Lines of text to the right of a point, vertically centred on it."""
     for number, line in enumerate(lines):
         y = at[1] + (number - (len(lines) - 1) / 2) * 17
         draw.text((at[0], y), line, fill=color, font=font(14), anchor="lm")
@@ -322,9 +322,9 @@ def badge(draw: ImageDraw.ImageDraw, at: tuple[float, float], number: int) -> No
 
 
 def in_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
-    """The pictures in the same 256 colours, undithered: a GIF then stores only what changes from one to the next.
+    """The pictures in one palette of 256 colours, without dithering, so that a GIF stores only what changes.
 
-    The most frequent colours stay as they are. Pillow's own `quantize` may change any by up to 3 in 255.
+    The most frequent colours stay exact. Pillow's own `quantize` can change any colour by up to 3 in 255.
     """
     shots = np.stack([np.asarray(picture) for picture in pictures])
     packed = shots.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)  # sorts faster than rows of three

@@ -2,8 +2,8 @@
 
     python benchmark/gymnasium_speed.py --env-id NavigatorEasy --num-envs 64
 
-Actions are random and drawn beforehand. Each row is the median of several rounds; the rows are measured in turns, so
-that whatever else the machine does meets all of them. Frames are copied to NumPy in every step.
+Actions are random and drawn in advance. Each row is the median of several rounds. The rows take turns, so that other
+load on the machine affects all of them. Every step copies the frames to NumPy.
 """
 
 import statistics
@@ -26,15 +26,15 @@ class Args:
     num_envs: int = 64
     """environments stepped together"""
     partial_obs: bool = True
-    """whether the frames are those of the partially observable twin"""
+    """play the partially observable twin"""
     rounds: int = 5
-    """rounds of measurements, of which the median counts"""
+    """rounds of measurements; the median counts"""
     seconds: float = 2.0
-    """of one measurement"""
+    """seconds of one measurement"""
 
 
 def steps_per_second(envs: Any, seconds: float) -> float:
-    """Random play for some seconds, with resets by hand in the mode DISABLED."""
+    """The rate of random play over some seconds. In mode DISABLED, it resets ended environments itself."""
     by_hand = envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     actions = np.random.default_rng(0).integers(0, 5, (100, envs.num_envs))
     count, start = 0, time.perf_counter()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Many games at once (docs/impala_popart.md): rewards that differ by a factor of 1000 with and without PopArt, seeds (five
-# unless SEEDS says others) trained together; four games alone, together, and together with PopArt, the speed of these,
-# and what the trained networks look at (docs/filter_comparison.md). Settings: see common.sh; ENVS are the games.
+# Many games at once (docs/impala_popart.md). First rewards that differ by a factor of 1000, with and without PopArt, by
+# default with five seeds. Then four games (ENVS) alone, together, and together with PopArt; the speed of these; and
+# what the trained networks look at (docs/filter_comparison.md). Settings: see common.sh.
 #   OUT=docs/figures benchmark/impala_popart.sh
 ENVS="${ENVS:-BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy}"
 WITHOUT="TWINS"
@@ -22,7 +22,7 @@ saved="--save-every $((of_game / 5)) --checkpoint-every $((of_game / 5))"
 together="--env-ids $ENVS $(smoke_or $((of_game * count))) --eval-every $((of_game / 10 * count)) $saved $of_games"
 alone="$(smoke_or $of_game) --eval-every $((of_game / 10)) $saved ${large:+$large 64}"
 at=10 steps=20
-[ "$BUDGET" != smoke ] || at=2 steps=3 # who has learned nothing lives for some eight steps
+[ "$BUDGET" != smoke ] || at=2 steps=3 # an untrained agent survives about eight steps
 part=scales
 for normalization in none popart; do
     train impala_popart.py $scales --reward-scales 10 0.01 --value-normalization $normalization

@@ -1,11 +1,11 @@
-"""What agents get on the levels they were trained on, and on levels they have never met, over the number of levels.
+"""Returns on the levels of the training and on unseen levels, by the number of levels in training.
 
     python benchmark/levels.py --runs 'runs/levels_cpu/*/*__*' --out analysis/levels
 
-Each run was trained with `--env-params num_levels=N`, or on all levels. Plays every seed's last checkpoint greedily on
-its own levels and on UNSEEN. Writes OUT/levels.csv, a row per run, seed and kind of levels, OUT/levels.md and
-OUT/levels.png. Returns are normalised: 0 is random play (benchmark/results/random_policy.csv), 1 the best possible
-(benchmark/results/oracle.csv).
+Each run was trained with `--env-params num_levels=N` or on all levels. The last checkpoint of every seed plays greedily
+on its training levels and on UNSEEN. Writes OUT/levels.csv (a row per run, seed and kind of levels), OUT/levels.md and
+OUT/levels.png. Returns are normalised: 0 is the random policy (benchmark/results/random_policy.csv), 1 the best
+possible (benchmark/results/oracle.csv).
 """
 
 import dataclasses
@@ -48,25 +48,25 @@ def check(agent: Agent) -> None:
 
 
 def num_levels(agent: Agent) -> int:
-    """How many levels the agent was trained on; 0: all. Raises UserError if UNSEEN has some of them."""
+    """How many levels the agent was trained on; 0: all. Raises UserError if UNSEEN contains any of them."""
     given = dict(change.split("=") for change in agent.saved.env_params)
     count = int(given.get("num_levels", 0))
     if count + int(given.get("start_level", 0)) > 1_000_000:
-        raise UserError(f"{agent.name}: trained on levels from 1,000,000 on, which are to be new to it")
+        raise UserError(f"{agent.name}: trained on levels from 1,000,000 on, which must be unseen")
     return count
 
 
 def bounds(env_id: str) -> tuple[float, float]:
-    """Mean returns of random play and of the player that knows the whole state."""
+    """Mean returns of the random policy and of the player that knows the whole state."""
     tables = (read_csv(ROOT / f"benchmark/results/{name}.csv") for name in ("random_policy", "oracle"))
     means = [float(row["return_mean"]) for table in tables for row in table if row["env_id"] == env_id]
     if len(means) != 2:
-        raise UserError(f"{env_id}: levels are those of the ids of popgym_arcade")
+        raise UserError(f"{env_id}: only the ids of popgym_arcade have levels")
     return means[0], means[1]
 
 
 def rows_of(agent: Agent, args: Args) -> list[dict]:
-    """The rows of one run, a row per kind of levels and seed."""
+    """The rows of one run, one per kind of levels and seed."""
     count, (low, high) = num_levels(agent), bounds(agent.args.env_id)
     in_training = dataclasses.replace(agent.args, eval_env_params=(), eval_episodes=args.episodes)
     rows = []
@@ -80,7 +80,7 @@ def rows_of(agent: Agent, args: Args) -> list[dict]:
 
 
 def by_count(rows: list[dict], env_id: str, kind: str) -> dict[int, np.ndarray]:
-    """Normalised returns of all seeds, by number of levels, fewest first and all levels last."""
+    """Normalised returns of all seeds by number of levels, in ascending order, with all levels last."""
     chosen = [row for row in rows if row["env_id"] == env_id and row["levels"] == kind]
     counts = sorted({row["num_levels"] for row in chosen}, key=lambda count: count or np.inf)
     return {count: np.array([row["normalized"] for row in chosen if row["num_levels"] == count]) for count in counts}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What training on few levels costs on others: the gap between the levels of the training and unseen ones, as their number
-# grows (docs/levels.md). Settings: see common.sh.
-#   LEVELS="1 10 100 1000 0" benchmark/levels.sh          (0: all levels)
+# The gap between training levels and unseen levels, by number of training levels (docs/levels.md).
+# Settings: see common.sh; LEVELS has numbers of levels, 0 for all.
+#   LEVELS="1 10 100 1000 0" benchmark/levels.sh
 WITHOUT="TWINS"
 ENVS="${ENVS:-MineSweeperEasy CountRecallEasy}"
 source "$(dirname "$0")/common.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One bit shown first and asked for 30 steps later, with memories and without (docs/pqn_rnn.md); memory_length.sh has
+# One bit is shown first and asked for 30 steps later, with and without memory (docs/pqn_rnn.md). memory_length.sh has
 # other lengths. Settings: see common.sh.
 #   OUT=docs/figures MEMORIES="MinGRU LRU MLP" benchmark/memory_chain.sh
 SEEDS="${SEEDS:-0 1 2 3 4}"

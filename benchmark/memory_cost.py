@@ -1,12 +1,12 @@
-"""What each memory costs by itself: milliseconds to play a step and to learn from a rollout, and megabytes for it.
+"""What each memory costs: milliseconds to play a step and to learn from a rollout, and megabytes to learn.
 
-    python benchmark/memory_cost.py                                    # all of them, some minutes on two cores
+    python benchmark/memory_cost.py                                    # all memories, a few minutes on two cores
     python benchmark/memory_cost.py --memories LRU GRU --hidden-size 512 --out out/memory_cost/memory_cost.csv
     python benchmark/training_speed.py --docs docs/memories.md --out benchmark/results/memory_cost   # fills in the page
 
-It times the module `Memory` of popgym_arcade.baselines, both layers with what is between them, on random features: the
-costs of encoder, environment and targets are the same for all (docs/performance.md has whole trainings). Do not use the
-machine for anything else meanwhile.
+It times the module `Memory` of popgym_arcade.baselines (two layers and what is between them) on random features.
+Encoder, environment and targets cost the same with every memory; docs/performance.md has whole trainings. Run nothing
+else on the machine.
 """
 
 import statistics
@@ -23,9 +23,9 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, check_limits
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 
-FEATURES = 256 + 5  # of the encoder and of a previous action, one of five
-TABLE = "benchmark/results/memory_cost/memory_cost.csv"  # the one on the page
-LONG = 0.2  # seconds that a timed call takes at least, with as many repetitions as that needs
+FEATURES = 256 + 5  # the encoder's features and the previous action, one of five
+TABLE = "benchmark/results/memory_cost/memory_cost.csv"  # the table of the page
+LONG = 0.2  # seconds; a timed call repeats the program until it takes about this long
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Args:
     num_steps: Count = 32
     """T, steps of a rollout"""
     repeats: Count = 5
-    """timed calls, of which the median counts"""
+    """timed calls; the median counts"""
     out: PathName = TABLE
     """table to write"""
 
@@ -50,14 +50,14 @@ class Args:
             raise UserError(f"--memories {unknown[0]!r} is unknown: use {', '.join(MEMORIES)}")
         check_limits(self)
         if self.out == TABLE and self.memories != tuple(MEMORIES):
-            raise UserError(f"--out: {TABLE} is the table of all memories, name another one")
+            raise UserError(f"--out: {TABLE} is the table of all memories, use another path")
         if not self.memories:
-            raise UserError("--memories: name one or several")
+            raise UserError("--memories: name at least one")
         return self
 
 
 def milliseconds(program, inputs: tuple, repeats: int) -> float:
-    """Median over `repeats` of the time one call takes, after a first call that does not count."""
+    """Median milliseconds of a call over `repeats`, after a first call that is not timed."""
 
     def seconds(calls: int) -> float:
         began = time.perf_counter()

@@ -1,10 +1,10 @@
-"""What memory is worth: the same agent trained twice on a game that hides something, with a memory and without one.
+"""Shows what memory is worth: trains the same agent with and without memory on a game that hides part of its state.
 
     make train
-    python benchmark/memory_demo.py --env-id SkittlesEasy --seed 1      # these are flags of pqn_rnn.py
+    python benchmark/memory_demo.py --env-id SkittlesEasy --seed 1      # takes the flags of pqn_rnn.py
 
-Trains pqn_rnn.py with `--memory MinGRU` and, at the same time, with `--memory MLP`, which is the same network without a
-memory. Prints both returns next to those of random play and of the best player. A new folder in runs/ receives both run
+Runs pqn_rnn.py with `--memory MinGRU` and, at the same time, with `--memory MLP`, the same network without memory.
+Prints both returns next to those of the random policy and of the best player. A new folder in runs/ receives both run
 folders, `with_and_without_memory.png`, and `episode.gif`, an episode of the agent with memory. Flags override DEFAULTS.
 """
 
@@ -33,11 +33,11 @@ COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
 MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
 SHOWN = "with memory"  # in the terminal
 INTERRUPTED = 130  # exit code of a training after Ctrl-C
-OURS = {"--memory", "--run-dir", "--resume", "--from-run"}  # flags that this script sets, or that make no comparison
+OURS = {"--memory", "--run-dir", "--resume", "--from-run"}  # flags that this script sets, or that rule out a comparison
 
 
 def new_folder() -> Path:
-    """A folder of runs/ that is not there yet, named by the time."""
+    """A new folder in runs/, named after the time."""
     name = time.strftime("memory_demo-%Y%m%d-%H%M%S")
     for n in itertools.count(1):
         folder = ROOT / "runs" / (name if n == 1 else f"{name}-{n}")
@@ -49,15 +49,15 @@ def new_folder() -> Path:
 def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
     """Trains with memory and without at the same time, and returns both run folders.
 
-    The terminal shows the training with memory; the other writes to a file. If one of them fails, ends the program with
-    its exit code. A refused flag leaves no folder behind.
+    The terminal shows the training with memory; the other writes to a file. If one fails, the program ends with its
+    exit code. A rejected flag leaves no folder behind.
     """
     command = [sys.executable, "pqn_rnn.py", *DEFAULTS.split(), *flags]
-    shared = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # a GPU's memory is for both
+    shared = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # both share a GPU's memory
     log = folder / "without_memory.log"
     trainings = {}
     with log.open("w") as file, contextlib.ExitStack() as stack:
-        print(f"training the same agent without memory at the same time, see {log}", flush=True)
+        print(f"the same agent trains without memory at the same time, see {log}", flush=True)
         for label, memory in MEMORIES.items():
             output = {} if label == SHOWN else {"stdout": file, "stderr": subprocess.STDOUT}
             own = ["--memory", memory, "--run-dir", str(folder / memory)]
@@ -75,7 +75,7 @@ def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
 
 
 def first_failure(trainings: dict[str, subprocess.Popen]) -> str | None:
-    """The label of the first training that fails; None when both end well. Ctrl-C waits for both, which then save."""
+    """The label of the first training that fails; None if both succeed. After Ctrl-C, waits until both have saved."""
     for label, training in trainings.items():
         code = wait(training)
         if code == INTERRUPTED:
@@ -87,21 +87,21 @@ def first_failure(trainings: dict[str, subprocess.Popen]) -> str | None:
 
 
 def wait(training: subprocess.Popen) -> int:
-    """Its exit code. Ctrl-C is left to the training, which receives it too."""
+    """Its exit code. Ignores Ctrl-C, because the training receives it too."""
     while True:
         with contextlib.suppress(KeyboardInterrupt):
             return training.wait()
 
 
 def stop(training: subprocess.Popen) -> None:
-    """Ends a training that still runs; it saves before it exits."""
+    """Stops a training that still runs. It saves a checkpoint before it exits."""
     if training.poll() is None:
         training.terminate()
         wait(training)
 
 
 def ended(number: int, frame) -> None:
-    """A handler of signals that ends the program through `stop`."""
+    """A signal handler that exits, so that `stop` is called."""
     sys.exit(128 + number)
 
 
@@ -114,7 +114,7 @@ def curve(run: Path, policy: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best_return(env_id: str) -> float | None:
-    """The return of the player that knows the whole state; None for an id that is not one of popgym_arcade."""
+    """The return of the player that knows the whole state; None for an id that popgym_arcade does not have."""
     found = [row for row in read_csv(ROOT / "benchmark/results/oracle.csv") if row["env_id"] == env_id]
     return float(found[0]["return_mean"]) if found else None
 
@@ -139,7 +139,7 @@ def main(flags: list[str]) -> Path:
     """Trains both agents, prints the table, and returns the folder with the picture and the film."""
     refused = OURS & {flag.partition("=")[0].replace("_", "-") for flag in flags}
     if refused:
-        print(f"memory_demo.py: error: {min(refused)}: both trainings have their own, leave it out", file=sys.stderr)
+        print(f"memory_demo.py: error: {min(refused)}: leave it out, each training has its own", file=sys.stderr)
         sys.exit(2)
     folder = new_folder()
     runs = train_both(flags, folder)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How long a memory spans: one bit shown first and asked for so many steps later, per memory (docs/memories.md). Rollouts
-# are longer than an episode, so that gradients reach its beginning. Settings: see common.sh.
+# How long each memory spans: one bit is shown first and asked for LENGTHS steps later (docs/memories.md). Rollouts are
+# longer than an episode, so that gradients reach its first step. Settings: see common.sh.
 #   MEMORIES="MinGRU LRU" LENGTHS="10 20 40 80 160" benchmark/memory_length.sh
 SEEDS="${SEEDS:-0 1 2 3 4}"
 WITHOUT="ENVS TWINS"

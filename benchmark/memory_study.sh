@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The study of the paper: train MEMORIES, and MLP, which remembers nothing, on both twins, then every figure: returns,
-# observability gap and memory bias, pixels that are used, how far back, and what one bad frame does (docs/analysis.md).
+# The paper's study (docs/analysis.md). Trains MEMORIES, and MLP (no memory), on both twins. Then makes every figure:
+# returns, observability gap and memory bias, which pixels are used, how far back, and the effect of one bad frame.
 # Settings: see common.sh.
 #   BUDGET=cpu MEMORIES="MinGRU LRU GRU" benchmark/memory_study.sh
 case "${BUDGET:-cpu}" in
@@ -9,7 +9,7 @@ case "${BUDGET:-cpu}" in
 esac
 source "$(dirname "$0")/common.sh"
 MEMORIES="${MEMORIES:-MinGRU LRU GRU}"
-episodes=64 traced=64 at=20 steps=25 # traced: episodes through which gradients are taken
+episodes=64 traced=64 at=20 steps=25 # traced: episodes for recall density, which needs their gradients
 for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;

@@ -2,9 +2,9 @@
 
     python benchmark/multitask_speed.py --env-ids BreakoutEasy CartPoleEasy NoisyCartPoleEasy MineSweeperEasy
 
-Trains on each game alone and then on all together, in a process each, with the same flags; the rates are medians over
-the log points after the first. The last row is the rate of training on one game after the other, for as many steps of
-each: the harmonic mean of the single rates, and the sum of their compile seconds.
+Trains on each game alone and then on all together, each in its own process and with the same flags. Rates are medians
+over the log points after the first. The last row is for training on one game after the other, with equally many steps
+each: the harmonic mean of the single rates, and the sum of the compile seconds.
 """
 
 import statistics
@@ -21,9 +21,9 @@ class Args:
     env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
     """ids of the games"""
     flags: str = ""
-    """further flags for every training, as --flags="--memory MinGRU" """
+    """more flags for every training, for example --flags="--memory MinGRU" """
     points: int = 6
-    """log points of each process, of which the first does not count"""
+    """log points of each process; the first does not count"""
     point_steps: int = 8192
     """environment steps between log points"""
     out: str = "benchmark/results/multitask_speed.csv"
@@ -43,7 +43,7 @@ def main(args: Args) -> None:
 
 
 def one_after_the_other(rows: list[dict]) -> dict:
-    """The row for training on one game after the other, equally long, from the rows of each."""
+    """The row for training on one game after the other for equally many steps, from the rows of the single games."""
     rates = {
         name: round(statistics.harmonic_mean([row[name] for row in rows]))
         for name in ("steps_per_second", "slowest", "fastest")

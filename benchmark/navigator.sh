@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Why Navigator is hard: pqn_mlp.py on a map of the whole field, and on the same map centred on the player
+# Why Navigator is hard: trains pqn_mlp.py on a map of the whole field, and on the same map centred on the player
 # (benchmark/navigator_views.py, docs/pqn_mlp.md). Settings: see common.sh.
 #   OUT=docs/figures benchmark/navigator.sh
 WITHOUT="ENVS BUDGET TWINS"

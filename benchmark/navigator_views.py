@@ -1,8 +1,8 @@
-"""NavigatorEasy seen as a map instead of a frame: the whole field as it is, or centred on the player.
+"""NavigatorEasy with a map instead of a frame: the whole field as it is, or centred on the player.
 
     python pqn_mlp.py --env-id benchmark.navigator_views:Centred
 
-Both maps hold the same information. `benchmark/navigator.sh` trains on each, and docs/pqn_mlp.md says what that shows.
+Both maps hold the same information. `benchmark/navigator.sh` trains on each; docs/pqn_mlp.md has the results.
 """
 
 import jax

@@ -3,7 +3,7 @@
     python benchmark/oracle.py
 
 Writes OUT.csv and OUT.md (the table) and prints the table. The players are the experts of tests/families, whose returns
-the tests compare with the exact bounds; here their episodes from fresh resets are played again and averaged.
+the tests compare with exact bounds. This script averages over their episodes from fresh resets.
 """
 
 import sys
@@ -26,7 +26,7 @@ PLAYERS = {
     "CartPole": ("balances",),
     "CountRecall": ("clairvoyant",),
     "MineSweeper": ("reveals all",),
-    "Navigator": ("shortest way", "waits for the end"),  # the latter if no way leads to the treasure
+    "Navigator": ("shortest way", "waits for the end"),  # the latter if no path leads to the treasure
     "NoisyCartPole": ("balances",),
     "Skittles": ("dodges to the end",),
     "Tetris": ("greedy",),

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Learning from pixels on two CPU cores, one seed after the other (docs/pqn_mlp.md, ppo_mlp.md, pqn_rnn.md). encoders.sh
-# has more of pqn_rnn.py, ppo_memory.sh what ppo_rnn.py learns from pixels. Settings: see common.sh.
+# trains pqn_rnn.py on CartPoleEasy, ppo_memory.sh trains ppo_rnn.py from pixels. Settings: see common.sh.
 #   OUT=docs/figures benchmark/pixels_cpu.sh
 WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
-each_seed() { # script and flags
+each_seed() { # script, flags
     for seed in $SEEDS; do train "$@" --env-id "$part" --seed "$seed" --checkpoint-every 0; done
 }
 part=CartPoleEasy

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What a memory is worth to PPO (docs/ppo_rnn.md): a bit shown first and asked for 30 steps later, and from pixels a pole
-# and its cart of which only the velocities are seen, without noise and with much of it. And of the first, how much of the
-# gradient lies on the bit (docs/recall_density.md; that goes to RUN_DIR/report). Settings: see common.sh.
+# What memory is worth to PPO (docs/ppo_rnn.md): one bit that is shown first and asked for 30 steps later, and the
+# partially observable twins of CartPoleEasy and NoisyCartPoleHard, which show only velocities. For the bit, also
+# measures which share of the gradient falls on it (docs/recall_density.md; written to RUN_DIR/report). Settings: see
+# common.sh.
 #   OUT=docs/figures benchmark/ppo_memory.sh
 SEEDS="${SEEDS:-0 1 2 3 4}"
 WITHOUT="ENVS BUDGET TWINS"

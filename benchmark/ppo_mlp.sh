@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ppo_mlp.py on games and their twins (docs/ppo_mlp.md, docs/benchmark.md). Settings: see common.sh.
+# ppo_mlp.py on games, both twins (docs/ppo_mlp.md, docs/benchmark.md). Settings: see common.sh.
 #   BUDGET=cpu benchmark/ppo_mlp.sh
 source "$(dirname "$0")/common.sh"
 for env in $ENVS; do

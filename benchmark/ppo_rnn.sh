@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ppo_rnn.py with memories on games and their twins (docs/ppo_rnn.md, docs/benchmark.md). Settings: see common.sh.
+# ppo_rnn.py with memories on games, both twins (docs/ppo_rnn.md, docs/benchmark.md). Settings: see common.sh.
 #   MEMORIES="MinGRU LRU GRU" BUDGET=cpu benchmark/ppo_rnn.sh
 source "$(dirname "$0")/common.sh"
 MEMORIES="${MEMORIES:-MinGRU}"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# pqn_rnn.py with memories on games and their twins (docs/pqn_rnn.md, docs/benchmark.md). Settings: see common.sh.
+# pqn_rnn.py with memories on games, both twins (docs/pqn_rnn.md, docs/benchmark.md). Settings: see common.sh.
 #   MEMORIES="MinGRU LRU GRU" BUDGET=cpu benchmark/pqn_rnn.sh
 source "$(dirname "$0")/common.sh"
 MEMORIES="${MEMORIES:-MinGRU}"
 for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
-        cpu) flags="--total-timesteps 1000000 --eval-every 100000 --eval-episodes 64 $(exception "$env")" ;;
+        cpu) flags="--total-timesteps 1000000 --eval-every 100000 --eval-episodes 64 $(pqn_flags_of "$env")" ;;
         gpu) flags="--total-timesteps 10000000 --hidden-size 512 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
         paper) flags="$(published pqn) --hidden-size 512 --total-timesteps $(published_steps "$env")" ;;
     esac

@@ -1,11 +1,11 @@
-"""What the rules of popgym-arcade 0.0.7 do to returns: each one alone replaces ours, and both games are played.
+"""How the rules of popgym-arcade 0.0.7 change returns: each one, alone, replaces ours, and both games are played.
 
     python benchmark/published_rules.py --episodes 10000
 
-Writes OUT.csv and OUT.md (the table) and prints the table. Both games have the same seeds and stay the same until the
+Writes OUT.csv and OUT.md (the table) and prints the table. Both games have the same seeds and are identical until the
 rule makes a difference, so the standard error of the difference is taken over pairs of episodes. The random player's
 returns under our rules are those of random_policy.py. Rules that change only the picture or a flag are left out,
-because returns are equal.
+because they do not change returns.
 """
 
 import functools
@@ -46,27 +46,27 @@ COLUMNS = ("env_id", "published_rule", "player", "episodes", *FIGURES)
 @dataclass(frozen=True)
 class Args:
     env_ids: tuple[str, ...] = ()
-    """popgym_arcade ids to play; none: all that a rule changes"""
+    """popgym_arcade ids to play; none: all ids that a rule changes"""
     episodes: Count = 10_000
-    """episodes of each, except where a player has games of its own"""
+    """episodes per id and player; some players have their own games instead"""
     seed: NonNegativeInt = 0
     """seed of actions and episodes"""
     out: PathName = "benchmark/results/published_rules"
     """path of the files to write, without their endings"""
 
 
-# The published rules. Each class goes before a game's own among the bases of a subclass, and replaces one rule.
+# The published rules. Each class is a mixin that replaces one rule: it comes before the game among the bases.
 
 
 class OneMoreStep:
-    """The time limit was tested on the state before the step."""
+    """The time limit was checked on the state before the step."""
 
     def is_truncated(self, state, params):
         return state.time > params.max_steps_in_episode
 
 
 class LastCardTwice(OneMoreStep):
-    """AutoEncode tested for the end before the step. Fire right after the last answer could be paid once more."""
+    """AutoEncode checked for the end before the step, so fire right after the last answer could pay once more."""
 
     def transition(self, key, state, action, params):
         answered = state.answered == self.num_cards
@@ -77,7 +77,7 @@ class LastCardTwice(OneMoreStep):
 
 
 class ForcedFirstAnswer:
-    """AutoEncode answered in the first step after the cards, whatever the action. Left and right turned first."""
+    """AutoEncode answered in the first step after the cards, whatever the action was. Left and right turned first."""
 
     def transition(self, key, state, action, params):
         forced = state.time == self.num_cards
@@ -93,7 +93,7 @@ class FourActions:
 
 
 class LateCutOff:
-    """BattleShip and MineSweeper did not end with the last permitted repeat but with the next shot, whatever it hit."""
+    """BattleShip and MineSweeper ended one shot after the last permitted repeat, whatever that shot hit."""
 
     def transition(self, key, state, action, params):
         late = (action == FIRE) & (state.repeats >= self.max_repeats)
@@ -114,7 +114,7 @@ class NoStartAtTheEdge:
 
 
 class ShotAtTheLimit(OneMoreStep):
-    """MineSweeper's time limit was tested before the step if the action was fire, after it if it was a move."""
+    """MineSweeper checked its time limit before the step if the action was fire, and after it if it was a move."""
 
     def transition(self, key, state, action, params):
         timed_out = state.time + (action != FIRE) >= params.max_steps_in_episode
@@ -123,7 +123,7 @@ class ShotAtTheLimit(OneMoreStep):
 
 
 class UnpaidBricks:
-    """Breakout deleted a brick that the ball touched one step after another. It paid nothing, and the ball went on."""
+    """Breakout deleted a brick touched in the step after another brick. It paid nothing, and the ball flew on."""
 
     def transition(self, key, state, action, params):
         after, reward, over = super().transition(key, state, action, params)
@@ -134,7 +134,7 @@ class UnpaidBricks:
 
 
 class PaddleOffTheBoard:
-    """BreakoutEasy's paddle started in column 5 and stood there, one column off the board, until it was moved."""
+    """BreakoutEasy's paddle started in column 5, one column off the board, and stayed there until it was moved."""
 
     def reset_state(self, key, params):
         return super().reset_state(key, params).replace(paddle_x=jnp.int32(5))
@@ -147,7 +147,7 @@ class PaddleOffTheBoard:
 
 
 class DeadStep(OneMoreStep):
-    """CartPole tested for the end before the step. One more step followed the end and paid nothing."""
+    """CartPole checked for the end before the step, so one more step followed, which paid nothing."""
 
     def transition(self, key, state, action, params):
         over = (jnp.abs(state.x) > X_LIMIT) | (jnp.abs(state.theta) > THETA_LIMIT)
@@ -157,7 +157,7 @@ class DeadStep(OneMoreStep):
 
 
 class ActionsLikeSteps:
-    """CartPole's `num_actions` was its time limit; every number above 3 coasts."""
+    """CartPole's `num_actions` was its time limit; every action above 3 coasts."""
 
     @property
     def num_actions(self):
@@ -173,7 +173,7 @@ class UnboundedCounter:
 
 
 class LastStepForNothing:
-    """Navigator's last permitted step paid and cost 0, whatever it met."""
+    """Navigator's last permitted step had reward 0, whatever it met."""
 
     def transition(self, key, state, action, params):
         last = state.time + 1 >= params.max_steps_in_episode
@@ -182,7 +182,7 @@ class LastStepForNothing:
 
 
 class RowsAndColumnsApart:
-    """Navigator drew a row and a column of free cells, not a free cell, and the treasure's with a constant key.
+    """Navigator drew rows and columns of free cells independently, those of the treasure with a constant key.
 
     So the treasure could replace a TNT, and the player could start on either. Fire did not set off the TNT.
     """
@@ -204,7 +204,7 @@ class RowsAndColumnsApart:
 
 
 class RowsBeyondTen:
-    """Tetris paid for all rows of the step that reached ten."""
+    """Tetris paid for every row of the step that reached ten rows."""
 
     def transition(self, key, state, action, params):
         after, reward, lost = super().transition(key, state.replace(score=jnp.int32(0)), action, params)
@@ -214,7 +214,7 @@ class RowsBeyondTen:
 
 
 class BrokenFirstBag:
-    """Tetris skipped pieces of the first bag, two on Easy and one on Medium, and dealt as many a second time."""
+    """Tetris skipped pieces of the first bag, two on Easy and one on Medium, and dealt as many others twice."""
 
     def reset_state(self, key, params):
         state, places = super().reset_state(key, params), np.arange(PIECES)
@@ -223,12 +223,12 @@ class BrokenFirstBag:
 
 
 class LeapingPieces:
-    """Tetris moved a piece down by its full speed if there was room at the end, whatever lay between; else by one cell.
+    """Tetris moved a piece down by its full speed if its target was free, whatever lay between; else by one cell.
 
     In a piece's first step, down moved it by one cell.
     """
 
-    gravity = soft_drop = 0  # of our rule, which only locks the piece where this one has put it
+    gravity = soft_drop = 0  # our rule only locks the piece where this one put it
 
     def transition(self, key, state, action, params):
         rotation = (state.rotation + (action == UP)) % 4
@@ -250,7 +250,7 @@ class LeapingPieces:
 
 @struct.dataclass
 class OwingState(TetrisState):
-    """rows_owed: float32, won, lost: bool, what the next step brings."""
+    """rows_owed: float32, won, lost: bool; what the next step pays, and how it ends."""
 
     rows_owed: jax.Array
     won: jax.Array
@@ -258,7 +258,7 @@ class OwingState(TetrisState):
 
 
 class PaidLate:
-    """Tetris paid rows, and ended, one step late. A top-out that came due on the last permitted step cost nothing."""
+    """Tetris paid for rows and ended one step late. A top-out that was due on the last permitted step cost nothing."""
 
     def reset_state(self, key, params):
         first = super().reset_state(key, params)
@@ -279,9 +279,9 @@ class PaidLate:
 class Player(NamedTuple):
     """act(env, states, plans, key): actions int32[n] of a batch.
 
-    games(env_id): first states and plans, with a leading axis each; None: the rule's own resets, and no plans.
-    most: episodes at most; set for a player that takes long to choose.
-    to_the_limit: whether each time limit is the length that the episode has under our rule.
+    games(env_id): first states and plans, each with a leading axis; None: the rule's own resets, without plans.
+    most: maximum number of episodes, for a slow player.
+    to_the_limit: whether the time limit of each episode is its length under our rule.
     """
 
     name: str
@@ -297,12 +297,12 @@ def at_random(env, states, plans, key):
 
 
 def always(action):
-    """The same action all the time."""
+    """Always the same action."""
     return lambda env, states, plans, key: jnp.full(states.time.shape, action)
 
 
 def right_answers(env, states, plans, key):
-    """AutoEncode: turns to the suit that is asked for, the last one's already while cards are shown, and fires."""
+    """AutoEncode: turns to the suit that is asked for (while cards are shown, to that of the last card) and fires."""
     asked = jnp.maximum(env.num_cards - 1 - states.answered, 0)
     suit = jnp.take_along_axis(states.cards, asked[:, None], axis=1)[:, 0]
     return jnp.array([FIRE, LEFT, LEFT, RIGHT])[(suit - states.selected) % 4]
@@ -314,7 +314,7 @@ def catches(env, states, plans, key):
 
     def one(state, seed):
         right = (state.ball_dir == 1) | (state.ball_dir == 2)
-        # The ball goes round 20 places: columns 0 to 9 on its way right, then 9 to 0 on its way left.
+        # The ball cycles through 20 places: columns 0 to 9 on its way right, then 9 to 0 on its way left.
         place = (jnp.where(right, state.ball_x, 19 - state.ball_x) + breakout.FLOOR - 1 - state.ball_y) % 20
         column = jnp.minimum(place, 19 - place)
         ahead = jnp.where(place < 10, column + 1, column - env.paddle_width)
@@ -333,12 +333,12 @@ def few_holes(env, states, plans, key):
 
 
 def planned(env, states, plans, key):
-    """What an expert of the tests has written down."""
+    """The plan of an expert from the tests."""
     return jax.vmap(lambda plan, time: plan[time])(plans, states.time)
 
 
 def expert(name):
-    """The games of that name."""
+    """The expert of that name from the tests, with its games."""
 
     def games(env_id):
         found = [game for game in expert_games(env_id) if game.name == name]
@@ -359,7 +359,7 @@ LATE_TREASURE, LATE_TNT = expert("treasure on the last permitted step"), expert(
 
 
 class Rule(NamedTuple):
-    """published: the class that puts the rule in place of ours."""
+    """published: the class that replaces our rule."""
 
     name: str
     published: type
@@ -406,7 +406,7 @@ def game(env_id: str, published: type | None = None) -> ArcadeEnvironment:
 
 @functools.cache
 def fresh(env_id: str, published: type | None, batches: int, size: int, seed: int) -> list[Any]:
-    """First states, `size` in a batch. (Resets take the longest to compile, and few rules change them.)"""
+    """First states in batches of `size`. Cached: resets take the longest to compile, and few rules change them."""
     env = game(env_id, published)
 
     @jax.jit
@@ -440,7 +440,7 @@ def play(
 
     if limits is None:
         limits = np.full(episodes, env.max_steps, np.int32)
-    limits = np.resize(limits, (len(batches), size))  # the games beyond the last one are not counted
+    limits = np.resize(limits, (len(batches), size))  # padding does not count
     keys = jax.random.split(jax.random.key(seed), len(batches))
     values, lengths = zip(*map(finish, keys, batches, limits), strict=True)
     return np.concatenate(values)[:episodes], np.concatenate(lengths)[:episodes]
@@ -448,7 +448,7 @@ def play(
 
 @functools.cache
 def play_ours(env_id: str, player: Player, episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and lengths under our rules, with which several published ones are compared."""
+    """Returns and lengths under our rules. Cached, because several published rules are compared with them."""
     return play(env_id, None, player, episodes, seed)
 
 

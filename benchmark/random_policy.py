@@ -1,8 +1,8 @@
-"""Return and length of episodes with uniformly random actions, for every id: what a trained agent is compared with.
+"""Returns and lengths of the random policy for every id, the baseline of trained agents.
 
     python benchmark/random_policy.py --episodes 10000
 
-Writes OUT.csv and OUT.md (the table) and prints the table. Nothing is drawn, so both twins share a row.
+Writes OUT.csv and OUT.md (the table) and prints the table. No frames are drawn, so both twins share a row.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Args:
     env_ids: tuple[str, ...] = ()
     """popgym_arcade ids to play; none: all"""
     episodes: Count = 10_000
-    """episodes of each"""
+    """episodes per id"""
     seed: NonNegativeInt = 0
     """seed of actions and episodes"""
     out: PathName = "benchmark/results/random_policy"
@@ -39,7 +39,7 @@ class Args:
 
 
 def check_ids(env_ids: tuple[str, ...]) -> None:
-    """Raises UserError for an unknown id, with those that are spelled alike."""
+    """Raises UserError for an unknown id, and names similar ones."""
     known = popgym_arcade.REGISTERED_ENVIRONMENTS
     for env_id in env_ids:
         if env_id not in known:
@@ -49,7 +49,7 @@ def check_ids(env_ids: tuple[str, ...]) -> None:
 
 
 def play_to_the_end(env: ArcadeEnvironment, params: Any, state: Any, key: jax.Array, act: Callable) -> tuple:
-    """Undiscounted returns float32[n] and lengths int32[n] of the episodes that begin in n states, under jit.
+    """Undiscounted returns float32[n] and lengths int32[n] of the episodes that start from n states, under jit.
 
     `params` and `state` have a leading axis of n; act(state, key) gives actions int32[n].
     """

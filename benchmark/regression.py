@@ -1,12 +1,12 @@
-"""Greedy returns of the same trainings before and after a change, and whether any of them got worse.
+"""Compares greedy returns of the same trainings before and after a change, and reports those that got worse.
 
     python benchmark/regression.py --before 'runs/a/*' --after 'runs/b/*'
 
-What counts for a seed is the mean of all evaluations of its greedy policy, so learning more slowly counts too. Prints a
-table: interquartile means over the seeds, their difference and its 95% bootstrap interval (both sides are resampled
+The score of a seed is the mean of all its greedy evaluations, so slower learning shows as well. Prints a table:
+interquartile means over the seeds, their difference with a 95% bootstrap interval (both sides are resampled
 independently, as in gap_and_bias.py), and interquartile means of the last evaluations. A training is worse if its
-interval lies below 0; with --again-before and --again-after, runs of other seeds, only if those agree. The exit code is
-3 if one is worse or missing. benchmark/regression.sh makes the trainings.
+interval lies below 0. With --again-before and --again-after (runs with other seeds), those must agree. The exit code is
+3 if a training is worse or missing. benchmark/regression.sh runs the trainings.
 """
 
 import glob
@@ -33,9 +33,9 @@ class Args:
     after: tuple[PathName, ...]
     """run folders after the change"""
     again_before: tuple[PathName, ...] = ()
-    """run folders of other seeds before the change"""
+    """run folders with other seeds before the change"""
     again_after: tuple[PathName, ...] = ()
-    """run folders of other seeds after the change"""
+    """run folders with other seeds after the change"""
 
     def checked(self) -> "Args":
         """These arguments. Raises UserError for flags that do not go together."""
@@ -46,7 +46,7 @@ class Args:
 
 @dataclass(frozen=True)
 class Training:
-    """Returns of the greedy policy by seed, at every step [N] that was evaluated."""
+    """Greedy returns by seed, at every evaluated step [N]."""
 
     steps: tuple[int, ...]
     returns: dict[int, list[float]]
@@ -66,17 +66,17 @@ def read_trainings(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Training]
     """Every training, by script, memory, id (or task, if there are several) and twin.
 
     Raises:
-        UserError: if there is no run, a training is there twice, or one has no evaluation or a single seed
+        UserError: if there is no run, a training appears twice, or one has no evaluation or a single seed
     """
     matches = [Path(match) for pattern in patterns for match in sorted(glob.glob(pattern))]
     folders = [folder for folder in matches if (folder / "eval.csv").exists()]
     if not folders:
-        raise UserError(f"{' '.join(patterns)}: no run folder there")
+        raise UserError(f"{' '.join(patterns)}: no run folder matches")
     found: dict[tuple[str, ...], Training] = {}
     for folder in folders:
         for key, training in trainings_of(folder).items():
             if key in found:
-                raise UserError(f"{folder}: {' '.join(key)} is there twice")
+                raise UserError(f"{folder}: {' '.join(key)} appears twice")
             found[key] = training
     return found
 
@@ -85,7 +85,7 @@ def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
     """The training on each of a run's tasks.
 
     Raises:
-        UserError: without an evaluation of the greedy policy, for a single seed, and for seeds that were evaluated at
+        UserError: if there is no evaluation of the greedy policy, there is a single seed, or seeds were evaluated at
             different steps
     """
     about, rows = read_run(folder)
@@ -104,7 +104,7 @@ def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
         if any(sorted(of_seed) != steps for of_seed in seeds.values()):
             raise UserError(f"{folder}: seeds of {' '.join(key)} were evaluated at different steps")
         if len(seeds) == 1:
-            raise UserError(f"{folder}: one seed says nothing about a difference, train two or more")
+            raise UserError(f"{folder}: one seed says nothing about a difference, train with two or more")
         found[key] = Training(tuple(steps), {seed: [seeds[seed][step] for step in steps] for seed in sorted(seeds)})
     return found
 
@@ -113,7 +113,7 @@ def compare(before: dict, after: dict) -> tuple[str, list[tuple[str, ...]]]:
     """A table of all trainings, and the keys of those that are worse or missing.
 
     Raises:
-        UserError: if a training was evaluated at other steps
+        UserError: if a training was evaluated at different steps
     """
     lines, bad = [], []
     for key in sorted(before.keys() | after.keys()):
@@ -122,8 +122,8 @@ def compare(before: dict, after: dict) -> tuple[str, list[tuple[str, ...]]]:
             bad.append(key)
             continue
         if before[key].steps != after[key].steps:
-            until = f"{before[key].steps[-1]:,} steps before and {after[key].steps[-1]:,} after"
-            raise UserError(f"{' '.join(key)}: evaluated at other steps, until {until}, which cannot be compared")
+            ends = f"up to {before[key].steps[-1]:,} before and {after[key].steps[-1]:,} after the change"
+            raise UserError(f"{' '.join(key)}: evaluated at different steps, {ends}")
         sides = before[key], after[key]
         means, lasts = ([middle(getattr(side, name)) for side in sides] for name in ("means", "last"))
         difference = estimate([after[key].means], [before[key].means])
@@ -141,13 +141,13 @@ def middle(values: np.ndarray) -> str:
 
 
 def main(args: Args) -> bool:
-    """Prints a table, and a second one for other seeds; returns whether nothing is worse or missing."""
+    """Prints a table, and a second one for the other seeds; returns whether nothing is worse or missing."""
     args = args.checked()
     pairs = [(args.before, args.after), *([(args.again_before, args.again_after)] if args.again_after else [])]
     compared = [compare(*map(read_trainings, pair)) for pair in pairs]
     print(*(table for table, _ in compared), sep="\n", end="")
     bad = [key for key in compared[0][1] if all(key in each for _, each in compared)]
-    print(f"worse or missing: {', '.join(map(' '.join, bad))}" if bad else "none of these is worse")
+    print(f"worse or missing: {', '.join(map(' '.join, bad))}" if bad else "no training is worse")
     return not bad
 
 

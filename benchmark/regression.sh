@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Does it learn as it did? The same small trainings by the scripts of a commit and by those of the working tree, and the
-# differences of their returns; a script with a worse one trains again with as many further seeds (CONTRIBUTING.md).
+# Checks that the working tree learns as well as a commit: runs the same small trainings with both versions of the
+# scripts and compares the returns. A script that got worse is trained again with as many new seeds (CONTRIBUTING.md).
 # Settings: see common.sh.
-#   benchmark/regression.sh [COMMIT]          COMMIT: HEAD
+#   benchmark/regression.sh [COMMIT]          (default: HEAD)
 SEEDS="${SEEDS:-0 1 2 3 4}"
 commit="$(git -C "$(dirname "$0")/.." rev-parse --short "${1:-HEAD}^{commit}")" || exit 2
 WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
-[ $num_seeds -gt 1 ] || refuse "SEEDS=$SEEDS: one seed says nothing about a difference, name two or more"
+[ $num_seeds -gt 1 ] || refuse "SEEDS=$SEEDS: one seed says nothing about a difference, use two or more"
 changed="$(git diff HEAD -- '*.py'; git ls-files -o --exclude-standard -z -- '*.py' | xargs -0r cat)"
 now="$(git rev-parse --short HEAD)_$(cksum <<< "$changed" | cut -d ' ' -f 1)"
-before="$RUN_DIR/scripts_$commit" after="$RUN_DIR/scripts_$now" # copies: the working tree may go on meanwhile
+# copies, so that the working tree can be edited meanwhile
+before="$RUN_DIR/scripts_$commit" after="$RUN_DIR/scripts_$now"
 
-copy() { # folder, unless it is there, of what comes in as a tar archive
+copy() { # folder: unpacks a tar archive from standard input into it, unless it exists
     local unpacked
     if [ -d "$1" ]; then cat > /dev/null && return; fi
     unpacked="$(mktemp -d "$RUN_DIR/unpacking_XXXXXX")"
@@ -33,40 +34,41 @@ sequences="$sequences --target-network-frequency 2000 --buffer-size 50000"
 two_scales="--env-ids CartPole-v1 CartPole-v1 --reward-scales 1 100 --value-normalization popart --memory MinGRU --hidden-size 64"
 continuous="--env-id Pendulum-v1 --num-envs 32 --num-steps 200 --num-minibatches 32 --update-epochs 10 --gamma 0.95"
 
-steps() { # steps, evaluations; steps of smoke and flags that only smoke has -> flags
+steps() { # steps, evaluations, then as for smoke_or -> flags
     smoke_or "$1 --eval-every $(($1 / $2))" "${@:3}"
 }
 
-one_of() { # script and flags: trains it in $folder, with $seeds, unless others alone are in question
+train_one() { # script, flags: trains the script of $folder with $seeds; skips scripts that $only leaves out
     [[ -z "$only" || " $only " == *" ${1%.py} "* ]] || return 0
     train "$folder/$1" "${@:2}" $seeds
 }
 
-both_sides() { # trains all
+train_both() { # runs all trainings with both versions
     local folder
     for folder in "$before" "$after"; do
         part="${folder##*/scripts_}"
-        one_of pqn_mlp.py $vectors --learning-rate 5e-4 --gamma 0.99 --q-lambda 0.9 --exploration-fraction 0.5 $(steps 100000 10)
-        one_of ppo_mlp.py $vectors $ppo_before_tuning $(steps 100000 10)
-        one_of dqn_mlp.py $replay $(steps 100000 10 1024 --learning-starts 256)
-        one_of pqn_rnn.py $chain --num-steps 32 --q-lambda 0.95 --learning-rate 1e-3 $(steps 150000 10)
-        one_of ppo_rnn.py $chain --num-envs 16 --num-steps 32 --num-minibatches 4 --update-epochs 4 --gae-lambda 0.95 \
-            --learning-rate 1e-3 $(steps 150000 10)
-        one_of dqn_rnn.py $chain $sequences $(steps 100000 10 1024 --learning-starts 256)
-        one_of impala_popart.py $two_scales $(steps 200000 10)
-        one_of pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 $(steps 30000 3)
-        one_of ppo_continuous_action.py $continuous --learning-rate 1e-3 $(steps 200000 10)
+        train_one pqn_mlp.py $vectors --learning-rate 5e-4 --gamma 0.99 --q-lambda 0.9 --exploration-fraction 0.5 \
+            $(steps 100000 10)
+        train_one ppo_mlp.py $vectors $ppo_before_tuning $(steps 100000 10)
+        train_one dqn_mlp.py $replay $(steps 100000 10 1024 --learning-starts 256)
+        train_one pqn_rnn.py $chain --num-steps 32 --q-lambda 0.95 --learning-rate 1e-3 $(steps 150000 10)
+        train_one ppo_rnn.py $chain --num-envs 16 --num-steps 32 --num-minibatches 4 --update-epochs 4 \
+            --gae-lambda 0.95 --learning-rate 1e-3 $(steps 150000 10)
+        train_one dqn_rnn.py $chain $sequences $(steps 100000 10 1024 --learning-starts 256)
+        train_one impala_popart.py $two_scales $(steps 200000 10)
+        train_one pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 $(steps 30000 3)
+        train_one ppo_continuous_action.py $continuous --learning-rate 1e-3 $(steps 200000 10)
         mapfile -t found < <(runs_of "*__*")
         [ "$folder" != "$before" ] || earlier=("${found[@]}")
     done
     places=()
 }
 
-only=""
-both_sides
+only="" # scripts to train again, separated by spaces; empty: all
+train_both
 comparison=(benchmark/regression.py --before "${earlier[@]}" --after "${found[@]}")
 if [ -n "$DRY_RUN" ]; then
-    told "${comparison[@]}"
+    print_command "${comparison[@]}"
     exit
 fi
 code=0
@@ -74,12 +76,12 @@ call "${comparison[@]}" > "$RUN_DIR/comparison" || code=$?
 cat "$RUN_DIR/comparison"
 if [ $code -eq 3 ] && [ ${#failed[@]} -eq 0 ]; then
     only="$(sed -n 's/^worse or missing: //p' "$RUN_DIR/comparison" | tr , '\n' | awk '{ print $1 }' | sort -u | xargs)"
-    echo "once more, with as many further seeds, before that is believed"
+    echo "training these again with new seeds to confirm"
     seeds="--seed $((first_seed + num_seeds)) --num-seeds $num_seeds"
-    both_sides
+    train_both
     comparison+=(--again-before "${earlier[@]}" --again-after "${found[@]}")
     code=0
     call "${comparison[@]}" || code=$?
-    [ $code -ne 3 ] || [ ${#failed[@]} -gt 0 ] || exit 1 # the table has said it
+    [ $code -ne 3 ] || [ ${#failed[@]} -gt 0 ] || exit 1 # the table shows which
 fi
 [ $code -eq 0 ] || failed+=("exit $code: ${comparison[*]}")

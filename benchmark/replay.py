@@ -1,11 +1,11 @@
-"""What a replay buffer of states costs: bytes a step, peak memory, steps per second; one process per id and storage.
+"""What a replay buffer costs: bytes per step, peak memory, steps per second. Each id and storage has its own process.
 
     python benchmark/replay.py                                                  # a million steps of all ten families
     python benchmark/replay.py --storages states frames --buffer-size 50000 --env-ids NavigatorEasy --out ...
 
-Peak memory is the largest resident set of the process on a CPU, compilation included, and the device's own peak on a
-GPU; the batch is what the compiled program takes in addition to its state. The rate is the median of three runs, after
-learning has started.
+Peak memory is the largest resident set of the process on a CPU, including compilation, and the device's own peak on a
+GPU. `batch_mb` is what the compiled program takes in addition to its state. The rate is the median of three timed runs
+after learning has started.
 """
 
 import importlib
@@ -29,7 +29,7 @@ class Args:
     script: str = "dqn_mlp"
     """dqn_mlp or dqn_rnn"""
     env_ids: tuple[str, ...] = tuple(f"{family}Hard" for family in FAMILIES.split())
-    """popgym_arcade ids, of which the partially observable twin is played"""
+    """popgym_arcade ids; the partially observable twin is played"""
     storages: tuple[str, ...] = ("states",)
     """values of --storage"""
     buffer_size: int = 1_000_000
@@ -37,13 +37,13 @@ class Args:
     steps: int = 8_192
     """steps of a timed run"""
     flags: str = ""
-    """further flags of the script"""
+    """more flags of the script"""
     out: str = "benchmark/results/replay.csv"
     """table to write"""
 
 
 def measure(script: str, steps: int, flags: list[str]) -> dict:
-    """Trains a little, in this process."""
+    """Trains for a few updates in this process, and returns the measurements."""
     sys.path.insert(0, str(ROOT))
     module = importlib.import_module(script)
     import jax

@@ -1,23 +1,24 @@
-"""Tables and learning curves from run folders, over several seeds and environments, with intervals.
+"""Makes tables and learning curves from run folders, over several seeds and environments, with intervals.
 
     python benchmark/report.py --runs 'runs/encoders/*/*' --by encoder --out docs/figures/encoders
     python benchmark/report.py --csv docs/figures/encoders.csv --by encoder --out docs/figures/encoders
     python benchmark/report.py --docs docs/*.md
 
-The first reads `eval.csv` and the TensorBoard events of runs. It writes OUT.csv (a row for each run, seed and
-evaluation) and, from that file alone, OUT.md (the table), OUT.png (greedy return over steps) and OUT_minutes.png (over
-wall time). The second writes the latter files again: same file, same results; with --runs, their rows are added. A cell
-holds the returns of one group, told apart by an argument of the runs, on one environment and twin; if its runs differ
-in more than their seed, a line says so. The number after ± is the standard deviation over the seeds (divided by their
-number). Interquartile means and intervals are rliable's (Agarwal et al. 2021, https://arxiv.org/abs/2108.13264). With
-three seeds or fewer, the interquartile mean of one id is the mean, and tables and pictures call it that.
+The first command reads `eval.csv` and the TensorBoard events of the runs. It writes OUT.csv (a row for each run, seed
+and evaluation) and, from that file alone, OUT.md (the table), OUT.png (greedy return over steps) and OUT_minutes.png
+(over wall time). The second makes the table and the pictures again: the same CSV gives the same files. With --runs, it
+adds their rows. The third puts tables into pages, between `<!-- report: FILE -->` and `<!-- end -->`.
 
-`--over` also draws OUT_over.png. Returns on popgym_arcade's ids are also normalised: 0 is the random policy, 1 the best
-possible (benchmark/results). The table says how many minutes it took to get half way. With several ids there are also
-OUT_summary.md (ids by groups), OUT_normalised.png (all ids on one axis), and over all ids OUT_aggregate.md,
-OUT_aggregate.png (curves over steps and wall time, performance profiles) and OUT_profile.csv.
+--by names the argument that separates the groups. A cell of the table has the returns of one group on one environment
+and twin. If its runs differ in more than their seed, a line says so. The number after ± is the standard deviation over
+seeds (divided by their number). Interquartile means and intervals are rliable's (Agarwal et al. 2021,
+https://arxiv.org/abs/2108.13264). With three seeds or fewer, the interquartile mean of one id is the mean, and tables
+and pictures call it that.
 
-The third puts tables into pages that ask for them, between `<!-- report: FILE -->` and `<!-- end -->`.
+--over also draws OUT_over.png. Returns on popgym_arcade's ids are also normalised: 0 is the random policy, 1 the best
+possible (benchmark/results). The table has the minutes until half way. Several ids also give OUT_summary.md (ids by
+groups), OUT_normalised.png (all ids on one axis), and over all ids together OUT_aggregate.md, OUT_aggregate.png (curves
+over steps and wall time, performance profiles) and OUT_profile.csv.
 """
 
 import csv
@@ -41,10 +42,10 @@ from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.scripts import read_about
 
 ROOT = Path(__file__).resolve().parents[1]
-FEWEST_CUT = 4  # the fewest values of which an interquartile mean leaves some out
-RESAMPLES = 2_000  # of the seeds, for an interval
+FEWEST_CUT = 4  # with fewer values, an interquartile mean is the mean
+RESAMPLES = 2_000  # bootstrap samples of the seeds for an interval
 NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "training_return"}  # columns of OUT.csv
-MAY_DIFFER = WITHIN_A_GROUP | {"total_timesteps", "exp_name"}  # arguments, between the runs of a cell
+MAY_DIFFER = WITHIN_A_GROUP | {"total_timesteps", "exp_name"}  # arguments in which the runs of a cell may differ
 EXTRAS = (  # written if they apply
     *("_minutes.png", "_over.png"),
     *("_summary.md", "_normalised.png", "_aggregate.md", "_aggregate.png", "_profile.csv"),
@@ -57,19 +58,19 @@ class Args:
     runs: tuple[PathName, ...] = ()
     """run folders, or patterns that match some"""
     csv: tuple[PathName, ...] = ()
-    """tables written earlier, instead of or in addition to runs; if several have a run, the last one counts"""
+    """tables of earlier reports, instead of or in addition to runs; if a run is in several, the last one counts"""
     out: PathName = ""
     """path of the files to write, without their endings"""
     by: str = "memory"
-    """argument of the runs that tells the groups apart, or: script; several with + between"""
+    """argument of the runs that separates the groups, or: script; join several with +"""
     training: bool = False
-    """one more column: mean return of the last 100 training episodes, as in CleanRL"""
+    """add a column: mean return of the last 100 training episodes, as in CleanRL"""
     title: str = ""
     """title of the pictures"""
     over: str = ""
-    """one more picture: last returns over a parameter of the environment, such as memory_length"""
+    """add a picture: last returns over a parameter of the environment, such as memory_length"""
     docs: tuple[PathName, ...] = ()
-    """pages to fill in; nothing else is done then"""
+    """pages to fill in, without other flags"""
 
     def checked(self) -> "Args":
         """These arguments. Raises UserError for flags that do not go together."""
@@ -99,15 +100,16 @@ def read_events(folder: Path):
 
 
 def scalars(folder: Path, tag: str) -> list:
-    """The points of a curve; none if there is no such curve."""
+    """The points of a curve; empty if there is no such curve."""
     events = read_events(folder)
     return events.Scalars(tag) if tag in events.Tags()["scalars"] else []
 
 
 def last_episodes(folder: Path, count: int = 100, charts: str = "charts") -> float | None:
-    """Mean return of about the last `count` training episodes in a folder of TensorBoard events: whole points of the
-    curve, each the mean of so many episodes, from the end until they make up the count. `charts` is their tags' prefix.
-    None when no training episode was over.
+    """Mean return of about the last `count` training episodes, from a folder of TensorBoard events; None if none ended.
+
+    Takes whole points of the curve, each a mean over episodes, from the end until they cover `count` episodes. `charts`
+    is the prefix of the tags.
     """
     episodes = {point.step: point.value for point in scalars(folder, f"{charts}/episodes")}
     if not episodes:
@@ -121,11 +123,11 @@ def last_episodes(folder: Path, count: int = 100, charts: str = "charts") -> flo
 
 
 def sessions(folder: Path) -> list[tuple[float, float]]:
-    """First and last time of each file of TensorBoard events, in seconds: a run that is resumed begins another."""
+    """First and last time of each file of TensorBoard events, in seconds. A resumed run starts another file."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     times = [[e.wall_time for e in LegacyEventFileLoader(str(file)).Load()] for file in folder.glob("events.out.*")]
-    times = [[time for time in each if time > 0] for each in times]  # a resumed run's mark of where it begins has none
+    times = [[time for time in each if time > 0] for each in times]  # the event that marks a resume has no time
     return sorted((min(each), max(each)) for each in times if each)
 
 
@@ -142,13 +144,16 @@ def minutes_at(folder: Path) -> dict[int, float]:
 
 
 def steps_per_second(folder: Path) -> float | None:
-    """Median over the log points after the first, of all seeds together; None without any."""
+    """Median over the log points after the first, all seeds together; None if there is no point."""
     points = [point.value for point in scalars(folder, "charts/SPS")]
     return float(np.median(points[1:] or points)) if points else None
 
 
 def group_of(about: dict, by: str) -> str:
-    """The value of a run's argument `by`, its script's name, or several values. Raises UserError for any other word."""
+    """The group of a run: the value of its argument `by`, its script's name, or several values joined by +.
+
+    Raises UserError for an unknown argument.
+    """
     values = {"memory": "none"} | about["args"] | {"script": about.get("script")}
     found = [values.get(name) for name in by.split("+")]
     if None in found:
@@ -157,8 +162,8 @@ def group_of(about: dict, by: str) -> str:
     return "+".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in found)
 
 
-def told_apart(abouts: Sequence[dict], by: str) -> list[str]:
-    """A line for each cell whose runs were not trained alike, according to their `args.json`."""
+def mixed_cells(abouts: Sequence[dict], by: str) -> list[str]:
+    """A line for each cell whose runs differ in arguments other than MAY_DIFFER."""
     cells: dict[tuple, list[dict]] = {}
     for about in abouts:
         where = [str(about["args"].get(name)) for name in ("env_id", "env_ids", "partial_obs", "env_params")]
@@ -169,13 +174,14 @@ def told_apart(abouts: Sequence[dict], by: str) -> list[str]:
         values = {name: list(dict.fromkeys(str(run.get(name)) for run in runs)) for name in names}
         found = [f"{name} ({', '.join(each)})" for name, each in values.items() if len(each) > 1]
         if found:
-            lines.append(f"--by {by}: runs of {group} are put together that differ in {', '.join(found)}")
+            lines.append(f"--by {by}: runs of {group} share a cell but differ in {', '.join(found)}")
     return list(dict.fromkeys(lines))
 
 
 def rows_of(folder: Path, name: str, args: Args) -> Iterator[dict]:
-    """Rows of OUT.csv: a run's evaluations, its name and group, minutes so far, its speed, and more if asked for. A run
-    that has not evaluated its greedy policy yet has no rows, and a line says so.
+    """Rows of OUT.csv: a run's evaluations with its name, group, minutes, speed, and what `args` ask for.
+
+    A run without an evaluation of its greedy policy has no rows, and a line says so.
     """
     about, rows = read_run(folder)
     group = group_of(about, args.by)
@@ -203,7 +209,7 @@ def rows_of(folder: Path, name: str, args: Args) -> Iterator[dict]:
 
 
 def collect(args: Args) -> list[dict]:
-    """Rows of OUT.csv of all runs.
+    """The rows of OUT.csv for all runs.
 
     Raises:
         UserError: if a pattern matches no run, the runs have no such argument, or none has been evaluated
@@ -212,20 +218,20 @@ def collect(args: Args) -> list[dict]:
     for pattern in args.runs:
         matches = sorted(Path(match) for match in glob.glob(pattern) if (Path(match) / "eval.csv").exists())
         if not matches:
-            raise UserError(f"--runs {pattern}: no run folder there")
+            raise UserError(f"--runs {pattern}: no run folder matches")
         folders |= dict.fromkeys(match.resolve() for match in matches)
     names = [folder.name for folder in folders]
-    told = {folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders}
-    for line in told_apart([read_run(folder)[0] for folder in folders], args.by):
+    shown = {folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders}
+    for line in mixed_cells([read_run(folder)[0] for folder in folders], args.by):
         print(line, file=sys.stderr)
-    rows = [row for folder, name in told.items() for row in rows_of(folder, name, args)]
+    rows = [row for folder, name in shown.items() for row in rows_of(folder, name, args)]
     if not rows:
         raise UserError("--runs: no run has evaluated its greedy policy yet")
     return [{name: str(value) for name, value in row.items()} for row in rows]
 
 
 def read_table(path: str, by: str) -> list[dict]:
-    """The rows of a table written earlier, without empty values. Raises UserError if it is not such a table."""
+    """The rows of an earlier report's table, without empty values. Raises UserError if it is not such a table."""
     try:
         rows = [{name: value for name, value in row.items() if value} for row in read_csv(Path(path))]
     except OSError as error:
@@ -239,12 +245,12 @@ def read_table(path: str, by: str) -> list[dict]:
     for line, row in enumerate(rows, 2):
         wrong = [name for name in NUMBERS & set(row) if not is_number(row[name])] + sorted(columns - set(row))
         if wrong:
-            raise UserError(f"--csv {path}: line {line} has no {wrong[0]} that can be read")
+            raise UserError(f"--csv {path}: line {line} has no valid {wrong[0]}")
     return rows
 
 
 def all_rows(args: Args) -> list[dict]:
-    """Rows of the tables written earlier, then of the runs; if a run is in several places, those of the last one."""
+    """Rows of the earlier tables, then of the runs. If a run is in several of them, the last one counts."""
     tables = [read_table(path, args.by) for path in args.csv]
     if args.runs:
         tables.append(collect(args))
@@ -268,7 +274,7 @@ class Cell:
     """The returns of one group on one task and twin."""
 
     task: str
-    twin: str  # mdp, pomdp, or nothing for ids without twins
+    twin: str  # mdp, pomdp, or empty for ids without twins
     group: str
     rows: tuple[dict, ...]
 
@@ -293,14 +299,15 @@ class Cell:
         return float(np.mean([float(row["return_mean"]) for row in self.rows if row["policy"] == "random"]))
 
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps [N] and greedy returns [S, N], where all seeds were evaluated."""
+        """Steps [N] at which all seeds were evaluated, and greedy returns [S, N]."""
         seeds = self.seeds
         steps = sorted(set.intersection(*(set(points) for points in seeds.values())))
         return np.array(steps), np.array([[points[step] for step in steps] for points in seeds.values()])
 
     def minutes(self, steps: np.ndarray) -> np.ndarray | None:
-        """[N]: minutes until these steps, the mean over the seeds; None where that is not known. Of a training on
-        several tasks an equal part is each one's, as of its steps.
+        """[N]: minutes until these steps, mean over seeds; None if unknown.
+
+        In a training on several tasks, each task gets an equal part of the minutes, as of the steps.
         """
         at: dict[int, list[float]] = {}
         for row in self.rows:
@@ -312,7 +319,7 @@ class Cell:
         return means if len(means) == len(steps) > 1 and means[-1] > means[0] else None
 
     def of_runs(self, name: str) -> dict[str, float]:
-        """The greatest value of a column by run; none where the column is not there in every one."""
+        """The greatest value of a column by run; empty if a run lacks the column."""
         found: dict[str, float] = {}
         for row in self.rows:
             if name in row:
@@ -321,10 +328,10 @@ class Cell:
 
 
 def make_cells(rows: list[dict], by: str) -> list[Cell]:
-    """The rows by task, twin and group, in the order of the table.
+    """The cells, by task, twin and group, in the order of the table.
 
     Raises:
-        UserError: for a seed that is there twice, or was never evaluated.
+        UserError: for a seed that appears twice, or a cell that lacks an evaluation of the greedy or random policy
     """
     with_twins = {row["env_id"] for row in rows if row["partial_obs"] == "True"} | set(bounds())
     differ = len({row.get("env_params") for row in rows}) > 1
@@ -341,7 +348,7 @@ def make_cells(rows: list[dict], by: str) -> list[Cell]:
     for key in sorted(found, key=lambda key: (place.get(key[0], len(place)), natural(key[0]), key)):
         runs = dict.fromkeys((row["seed"], row["run"]) for row in found[key])
         if len(runs) > len({seed for seed, _ in runs}):
-            raise UserError(f"{by} {key[2]}: a seed twice, in {', '.join(sorted({run for _, run in runs}))}")
+            raise UserError(f"{by} {key[2]}: a seed appears twice, in {', '.join(sorted({run for _, run in runs}))}")
         cells.append(Cell(*key, tuple(found[key])))
         for policy in {"greedy", "random"} - {row["policy"] for row in found[key]}:
             raise UserError(f"{by} {key[2]}, {key[0]}: no evaluation of the {policy} policy")
@@ -349,7 +356,7 @@ def make_cells(rows: list[dict], by: str) -> list[Cell]:
 
 
 def natural(text: str) -> list:
-    """What sorts numbers within a text by their size."""
+    """A sort key that orders numbers within a text by size."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
@@ -366,19 +373,19 @@ def bounds() -> dict[str, tuple[float, float]]:
 
 
 def normalised(cell: Cell, returns: np.ndarray) -> np.ndarray:
-    """Returns of a cell, 0 being the random policy's mean and 1 the best possible."""
+    """Returns of a cell, scaled so that 0 is the random policy's mean and 1 the best possible."""
     low, high = bounds()[cell.task]
     return (returns - low) / (high - low)
 
 
 def can_be_normalised(cell: Cell) -> bool:
-    """Whether random and best returns are known: of popgym_arcade's ids with their own parameters."""
+    """Whether random and best returns are known: for popgym_arcade's ids with their default parameters."""
     return cell.task in bounds() and not any("env_params" in row for row in cell.rows)
 
 
 def half_way(cell: Cell) -> str:
-    """Minutes until the seeds' interquartile mean was half way from the random policy's return to the best possible at
-    an evaluation; "not reached", or nothing where the returns cannot be normalised or the minutes are not known.
+    """Minutes until the first evaluation at which the seeds' interquartile mean is half way from the random policy's
+    return to the best possible, or "not reached". Empty if returns cannot be normalised or minutes are unknown.
     """
     steps, returns = cell.curve()
     minutes = cell.minutes(steps)
@@ -397,11 +404,11 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 
 
 def interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """95% interval [N] of the interquartile mean of scores [S, M, N], each id's seeds resampled by themselves."""
+    """95% interval [N] of the interquartile mean of scores [S, M, N]; the seeds of each id are resampled separately."""
     return interval_of(scores.shape, scores.astype(float).tobytes())
 
 
-@functools.cache  # the same curves go over steps and over minutes
+@functools.cache  # the same curves are drawn over steps and over minutes
 def interval_of(shape: tuple[int, ...], scores: bytes) -> tuple[np.ndarray, np.ndarray]:
     with numpy_seed(0):  # rliable 1.2 draws from numpy's global generator
         _, found = library.get_interval_estimates({"": np.frombuffer(scores).reshape(shape)}, iqm, reps=RESAMPLES)
@@ -409,7 +416,7 @@ def interval_of(shape: tuple[int, ...], scores: bytes) -> tuple[np.ndarray, np.n
 
 
 def average(cells: Sequence[Cell]) -> str:
-    """What `iqm` of each cell's seeds is: with so few that none of them is cut off, the mean."""
+    """The name of `iqm` over each cell's seeds: "mean" if the seeds are too few to leave any out."""
     return "mean" if all(len(cell.final) < FEWEST_CUT for cell in cells) else "interquartile mean"
 
 
@@ -423,17 +430,17 @@ def in_words(group: str) -> str:
 
 
 def by_words(by: str) -> str:
-    """What tells the groups apart, as tables and legends show it."""
+    """`--by` as tables and legends show it."""
     return by.replace("+", ", ").replace("_", " ")
 
 
 def digits(returns: np.ndarray) -> int:
-    """Digits behind the point that returns of this size need."""
+    """Decimal places for returns of this size."""
     return 1 if np.abs(returns).max() >= 10 else 3
 
 
 def estimate(returns: np.ndarray) -> str:
-    """The interval, as "0.500 to 0.750", of returns [S]; of one seed there is none."""
+    """The interval of returns [S], as "0.500 to 0.750"; a single seed has none."""
     if len(returns) == 1:
         return "one seed"
     (low,), (high,) = interval(returns[:, None, None])
@@ -451,7 +458,7 @@ def of_seeds(values: list[float]) -> str:
 
 
 def table(cells: list[Cell], by: str) -> str:
-    """Markdown: last greedy returns of every cell, and what they took."""
+    """Markdown: last greedy returns of every cell, and their cost."""
     several = len({(cell.task, cell.twin) for cell in cells}) > 1
     cut = average(cells) != "mean"
     lines = []
@@ -501,7 +508,7 @@ def summary(cells: list[Cell]) -> str:
 
 @dataclass(frozen=True)
 class Together:
-    """All ids of a group and twin: normalised returns [S, M, N] of the last evaluation until each of the steps [N]."""
+    """All ids of a group and twin: normalised returns [S, M, N] of the last evaluation at or before each step [N]."""
 
     twin: str
     group: str
@@ -510,9 +517,9 @@ class Together:
     scores: np.ndarray
     final: np.ndarray  # [S, M]
     final_steps: tuple[int, ...]  # they differ where ids are trained for longer, or runs stopped early
-    minutes: np.ndarray | None  # [N]: until each of the steps, the mean over ids; None where that is not known
-    took: float | None  # minutes of all runs, one after the other
-    sps: float | None  # steps per second, the median over the runs
+    minutes: np.ndarray | None  # [N]: until each step, mean over ids; None if unknown
+    took: float | None  # minutes of all runs, added up
+    sps: float | None  # steps per second, median over the runs
 
     @functools.cached_property
     def profile(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -525,12 +532,12 @@ class Together:
 
 
 def shares_above(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Share of scores [S, M] above each of the thresholds [N]: rliable's own takes one after the other."""
+    """Share of scores [S, M] above each of the thresholds [N]. rliable's own function loops over the thresholds."""
     return (scores[..., None] > thresholds).mean(axis=(0, 1))
 
 
 def put_together(cells: list[Cell]) -> tuple[list[Together], list[str]]:
-    """The groups and twins that have every id and equally many seeds of each, and what is left out, in words."""
+    """The groups and twins that have every id with equally many seeds, and a line for each one that is left out."""
     tasks = sorted({cell.task for cell in cells})
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
@@ -541,7 +548,7 @@ def put_together(cells: list[Cell]) -> tuple[list[Together], list[str]]:
         if set(seeds) != set(tasks):
             left_out.append(f"{in_words(group)}, {twin}: no {', '.join(sorted(set(tasks) - set(seeds)))}")
         elif len(set(seeds.values())) > 1:
-            left_out.append(f"{in_words(group)}, {twin}: not equally many seeds of each id")
+            left_out.append(f"{in_words(group)}, {twin}: ids with different numbers of seeds")
         else:
             together.append(one_together(twin, group, of_group))
     return together, left_out
@@ -562,12 +569,12 @@ def one_together(twin: str, group: str, cells: list[Cell]) -> Together:
     if all(each is not None for each in minutes):
         known = np.mean([np.interp(steps, x, y) for (x, _), y in zip(curves, minutes, strict=True)], axis=0)
     took, sps = (each_run(cells, name) for name in ("minutes", "sps"))
-    told = sum(took.values()) if took else None, float(np.median(list(sps.values()))) if sps else None
-    return Together(twin, group, tasks, steps, np.stack(scores, axis=1), final, tuple(lasts), known, *told)
+    cost = sum(took.values()) if took else None, float(np.median(list(sps.values()))) if sps else None
+    return Together(twin, group, tasks, steps, np.stack(scores, axis=1), final, tuple(lasts), known, *cost)
 
 
 def each_run(cells: list[Cell], name: str) -> dict[str, float]:
-    """A column's greatest value in every run of the cells; nothing where it is not known of all of them."""
+    """A column's greatest value in every run of the cells; empty if a run lacks the column."""
     found = [cell.of_runs(name) for cell in cells]
     return {run: value for each in found for run, value in each.items()} if all(found) else {}
 
@@ -590,7 +597,7 @@ def table_together(together: list[Together], by: str) -> str:
 
 
 def profile_rows(together: list[Together], by: str) -> list[dict]:
-    """Rows of OUT_profile.csv: a performance profile (Agarwal et al. 2021), as drawn; of one seed without interval."""
+    """Rows of OUT_profile.csv: the performance profiles (Agarwal et al. 2021) as drawn; one seed has no interval."""
     rows = []
     for each in together:
         for at, share, low, high in zip(THRESHOLDS, *each.profile, strict=True):
@@ -604,7 +611,7 @@ def profile_rows(together: list[Together], by: str) -> list[dict]:
 
 
 def look(cell: Cell | Together, groups: list[str], twins: list[str]) -> dict:
-    """Colour and marker by group, dashes by twin, and the legend's words."""
+    """The style of a curve: colour and marker by group, dashes by twin, and the label in the legend."""
     number = groups.index(cell.group)
     twin = f", {cell.twin}" if len(twins) > 1 else ""
     style = "--" if len(twins) > 1 and cell.twin == "mdp" else "-"
@@ -614,7 +621,7 @@ def look(cell: Cell | Together, groups: list[str], twins: list[str]) -> dict:
 
 
 def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
-    """Learning curves, a panel for each id and twin, over steps or wall time; whether there was anything to draw."""
+    """Draws learning curves over steps or wall time, a panel for each id and twin; returns whether there are any."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -622,7 +629,7 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     tasks = {task: [cell for cell in cells if cell.task == task] for task in dict.fromkeys(cell.task for cell in cells)}
     twins = sorted({cell.twin for cell in cells})
     shown = [(task, twin) for task, of_task in tasks.items() for twin in twins if twin in {c.twin for c in of_task}]
-    fills = 3 if len(twins) < 2 else 4 if len(shown) % 4 == 0 or len(shown) > 8 else 2  # twins stand in one row
+    fills = 3 if len(twins) < 2 else 4 if len(shown) % 4 == 0 or len(shown) > 8 else 2  # both twins in one row
     columns = min(len(shown), 2 if len(shown) < 5 else fills)
     rows = -(-len(shown) // columns)
     size = (8.5, 4) if len(shown) == 1 else (3.4 * columns + 2.2, 2.9 * rows + 0.6)
@@ -652,7 +659,7 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
         axes.grid(alpha=0.3)
         axes.locator_params(axis="x", nbins=6)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    for task in tasks:  # its twins are compared: one range of returns
+    for task in tasks:  # the same range of returns for both twins
         own = [axes for axes, (name, _) in zip(panels, shown, strict=False) if name == task]
         low, high = (pick(axes.get_ylim()[end] for axes in own) for pick, end in ((min, 0), (max, 1)))
         for axes in own:
@@ -661,7 +668,7 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     steps = "environment steps of the task" if several else "environment steps of a seed"
     minutes = "minutes, all seeds of a process" + (", divided by the number of its tasks" if several else "")
     figure.supxlabel(minutes if over_minutes else steps, fontsize=11)
-    gap = "\n" if size[1] < 4 else " "  # the label is longer than one low row
+    gap = "\n" if size[1] < 4 else " "  # a low picture needs the label in two lines
     figure.supylabel(f"greedy return,{gap}{average(cells)} and 95% interval", fontsize=11)
     if len(shown) == 1:
         panels[0].set_title(args.title, fontsize=11)
@@ -674,14 +681,14 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
 
 
 def from_the_start(x: np.ndarray, scores: np.ndarray, random: float) -> tuple[np.ndarray, np.ndarray]:
-    """A curve x [N], scores [..., N] with the random policy's score at 0, unless it begins there already."""
+    """A curve x [N], scores [..., N], extended by the random policy's score at 0 unless it starts there already."""
     return (x, scores) if x[0] <= 0 else (np.append(0, x), np.insert(scores, 0, random, axis=-1))
 
 
 def legend(figure, panels, title: str) -> None:
-    """One legend for all panels, outside of them; the random policy and the best possible last."""
+    """One legend for all panels, next to them; the random policy and the best possible come last."""
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-    named = (label for label in lines if not label.startswith("_"))  # which is how matplotlib names the others
+    named = (label for label in lines if not label.startswith("_"))  # matplotlib's names for unlabelled lines
     labels = sorted(named, key=lambda label: (label in ("random policy", "best possible"), natural(label)))
     handles = [lines[label] for label in labels]
     figure.legend(handles, labels, loc="outside center right", title=by_words(title))
@@ -740,7 +747,7 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
         of_twin = sorted({cell.group for cell in there})
         for cell in there:
             scores = normalised(cell, cell.final)[:, None, None]
-            place = 0.7 * (of_twin.index(cell.group) + 0.5) / len(of_twin) - 0.35  # groups stand below each other
+            place = 0.7 * (of_twin.index(cell.group) + 0.5) / len(of_twin) - 0.35  # groups are below each other
             how = look(cell, groups, [twin]) | {"linestyle": "", "markersize": 6}
             y = tasks.index(cell.task) + place
             axes.plot(iqm(scores), [y], **how | {"marker": "os^Dv"[groups.index(cell.group) % 5]})
@@ -757,7 +764,7 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
 
 
 def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
-    """Last returns over a parameter of the environment. Raises UserError where a run has no such parameter."""
+    """Last returns over a parameter of the environment. Raises UserError if a run has no such parameter."""
     from matplotlib.figure import Figure
 
     groups, twins = (sorted({getattr(cell, name) for cell in cells}) for name in ("group", "twin"))
@@ -788,7 +795,7 @@ def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
 
 
 def parameter(cell: Cell, name: str) -> float:
-    """A parameter of the environment, as the runs were given it. Raises UserError if they were not."""
+    """A parameter of the environment, from --env-params of the runs. Raises UserError if it is not there."""
     given = dict(item.split("=", 1) for item in cell.rows[0].get("env_params", "").split() if "=" in item)
     try:
         return float(given[name])
@@ -800,16 +807,16 @@ def parameter(cell: Cell, name: str) -> float:
 
 
 def filled(page: Path) -> str:
-    """The page's text with the tables it asks for. Raises UserError for a table that is not there."""
+    """The page's text with the tables it asks for. Raises UserError for a missing table."""
 
     def place(match: re.Match) -> str:
         file = page.parent / match[2]
         if not file.is_file():
-            raise UserError(f"{page} asks for {match[2]}, which is not there")
+            raise UserError(f"{page} asks for {match[2]}, which does not exist")
         return f"{match[1]}\n{file.read_text()}\n{match[3]}"
 
     if not page.is_file():
-        raise UserError(f"--docs {page}: there is no such page")
+        raise UserError(f"--docs {page}: no such page")
     return re.sub(r"(<!-- report: (\S+) -->\n).*?(<!-- end -->)", place, page.read_text(), flags=re.DOTALL)
 
 
@@ -835,11 +842,11 @@ def main(args: Args) -> None:
     arcade = [cell for cell in cells if can_be_normalised(cell)]
     several = len({cell.task for cell in arcade}) > 1
     together, left_out = put_together(arcade) if several else ([], [])
-    told = table(cells, args.by)
+    text = table(cells, args.by)
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_csv(Path(f"{out}.csv"), columns_of(rows), rows)
-    Path(f"{out}.md").write_text(told)
+    Path(f"{out}.md").write_text(text)
     for ending in EXTRAS:  # of an earlier report
         Path(f"{out}{ending}").unlink(missing_ok=True)
     draw(cells, args, Path(f"{out}.png"), over_minutes=False)
@@ -854,9 +861,9 @@ def main(args: Args) -> None:
         profiles = profile_rows(together, args.by)
         write_csv(Path(f"{out}_profile.csv"), columns_of(profiles), profiles)
         draw_together(together, args, Path(f"{out}_aggregate.png"))
-    print(told, end="")
+    print(text, end="")
     for words in left_out:
-        print(f"not among all ids together: {words}")
+        print(f"left out of the aggregate: {words}")
 
 
 if __name__ == "__main__":

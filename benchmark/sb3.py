@@ -1,12 +1,12 @@
-"""The games in stable-baselines3: both environment checkers, then PPO or sb3-contrib's RecurrentPPO on one game.
+"""The games in stable-baselines3: both environment checkers, or PPO or sb3-contrib's RecurrentPPO on one game.
 
-    pip install stable-baselines3 sb3-contrib          # brings PyTorch, which the repository's own scripts do not need
+    pip install stable-baselines3 sb3-contrib          # installs PyTorch, which no other script needs
     python benchmark/sb3.py --check                    # gymnasium's checker and stable-baselines3's, every family
     python benchmark/sb3.py --env-id CartPoleEasy --algorithm ppo --total-timesteps 100000
     python benchmark/sb3.py --env-id CartPoleEasy --partial-obs --algorithm recurrent_ppo --total-timesteps 100000
 
-Training takes all environments through one compiled step: `in_sb3` makes a vector environment of stable-baselines3 of
-them. Prints the mean return of the random policy, and that of the agent in the course of training.
+For training, `in_sb3` makes a stable-baselines3 vector environment that steps all environments in one compiled call.
+Prints the mean return of the random policy, and then that of the agent as it learns.
 """
 
 import time
@@ -28,15 +28,15 @@ class Args:
     env_id: str = "CartPoleEasy"
     """popgym_arcade id to train on"""
     partial_obs: bool = False
-    """whether the agent sees the partially observable twin"""
+    """train on the partially observable twin"""
     algorithm: Literal["ppo", "recurrent_ppo"] = "ppo"
-    """PPO of stable-baselines3, or RecurrentPPO (LSTM) of sb3-contrib; both with their policy for pictures"""
+    """PPO of stable-baselines3, or RecurrentPPO (LSTM) of sb3-contrib; both with their policy for images"""
     num_envs: int = 16
     """environments stepped together"""
     num_steps: int = 64
     """steps of each environment between updates"""
     total_timesteps: int = 20_000
-    """steps of all environments"""
+    """steps, all environments together"""
     seed: int = 0
     """seed of the environments and of the agent"""
     check: bool = False
@@ -44,10 +44,11 @@ class Args:
 
 
 def in_sb3(env_id: str, num_envs: int, **options: Any) -> Any:
-    """A vector environment of stable-baselines3 with returns and lengths of episodes in its infos.
+    """A stable-baselines3 vector environment with the returns and lengths of episodes in its infos.
 
-    `options` are those of `gymnasium.make_vec`. stable-baselines3 wants the next episode's first observation at an end,
-    and the last one of the old episode in `info`: the mode SAME_STEP. (Its own DummyVecEnv would step one by one.)
+    `options` go to `gymnasium.make_vec`. When an episode ends, stable-baselines3 expects the first observation of the
+    next one, and the last observation in `info`: mode SAME_STEP. (Its DummyVecEnv would step one environment at a
+    time.)
     """
     from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
@@ -83,7 +84,7 @@ def in_sb3(env_id: str, num_envs: int, **options: Any) -> Any:
             return [getattr(self.envs, attr_name)] * len(list(self._get_indices(indices)))
 
         def set_attr(self, attr_name, value, indices=None):
-            raise NotImplementedError("all environments are one object: set attributes when it is made")
+            raise NotImplementedError("all environments are one object: set attributes when you make it")
 
         def env_method(self, method_name, *method_args, indices=None, **method_kwargs):
             raise NotImplementedError("all environments are one object: it has no methods for one of them")
@@ -98,7 +99,7 @@ def in_sb3(env_id: str, num_envs: int, **options: Any) -> Any:
 
 
 def check_all() -> None:
-    """Both checkers on both twins of a game of each family. Prints a line each with the warnings, which should be 0."""
+    """Runs both checkers on both twins of one game per family. Prints the number of warnings, which should be 0."""
     from stable_baselines3.common.env_checker import check_env as check_env_of_sb3
 
     for env_id in popgym_arcade.REGISTERED_ENVIRONMENTS[::3]:
@@ -115,7 +116,7 @@ def check_all() -> None:
 
 
 def random_return(envs: Any, steps: int) -> float:
-    """Mean return of the episodes that end within so many steps of random actions; NaN if none does."""
+    """Mean return of the episodes that end within `steps` random actions; NaN if none ends."""
     envs.reset()
     returns = []
     for _ in range(steps):
@@ -126,7 +127,7 @@ def random_return(envs: Any, steps: int) -> float:
 
 
 def train(args: Args) -> Any:
-    """Train, printing the mean return of the last 100 episodes after every tenth of the steps. Returns the model."""
+    """Trains, prints the mean return of the last 100 episodes after every tenth of the steps, and returns the model."""
     from sb3_contrib import RecurrentPPO
     from stable_baselines3 import PPO
 

@@ -1,13 +1,13 @@
-"""How far training scales: measured times of an update and of an all-reduce, and what they imply for 256 devices.
+"""How training scales: measures the times of an update and of an all-reduce, and estimates up to 256 devices from them.
 
     python benchmark/scaling.py --flags="--env-id CartPoleEasy --partial-obs --hidden-size 128"
 
-Every device has its own NUM_ENVS environments, so an update takes as long as on one device, and its gradient steps wait
-for an all-reduce of all gradients. That is timed between two processes on this machine (gloo over loopback) for several
-sizes, to which a line is fitted: latency + bytes / bandwidth. For n devices a ring takes 2 (n - 1) messages of 1 / n of
-the gradients; a tree takes 2 log2(n) messages with all of them (Thakur et al. 2005, "Optimization of Collective
-Communication Operations in MPICH"); the faster one counts. One process and two, each on one core, are also trained,
-which shows how good the estimate for two is.
+Every device has its own NUM_ENVS environments, so an update takes as long as on one device, plus an all-reduce of all
+gradients for each gradient step. The all-reduce is timed between two processes on this machine (gloo over loopback),
+for several sizes, and a line is fitted: latency + bytes / bandwidth. For n devices, a ring takes 2 (n - 1) messages of
+1 / n of the gradients, and a tree takes 2 log2(n) messages of all gradients (Thakur et al. 2005, "Optimization of
+Collective Communication Operations in MPICH"). The faster one counts. To check the estimate for two devices, it also
+trains with one process and with two, each on one core.
 """
 
 import dataclasses
@@ -52,11 +52,11 @@ class Args:
     num_envs: int = 32
     """environments of each device"""
     updates: int = 6
-    """updates of each training; the first is left out"""
+    """updates of each training; the first does not count"""
     out: PathName = "runs/scaling"
     """tables and picture to write: OUT.csv, OUT_allreduce.csv, OUT.png"""
     worker: str = ""
-    """used by this script itself"""
+    """for internal use"""
 
 
 # ---------------------------------------------------------------------------------------------------------- all-reduce
@@ -88,7 +88,7 @@ def time_all_reduces(address: str, process_id: int) -> None:
 
 
 def measure_all_reduces() -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of bytes, and the seconds of an all-reduce of each between two processes on a core each."""
+    """Sizes in bytes, and the seconds of an all-reduce of each size between two processes, each on its own core."""
     address = free_address()
     line = [sys.executable, str(Path(__file__)), "--worker"]
     workers = [
@@ -102,9 +102,9 @@ def measure_all_reduces() -> tuple[np.ndarray, np.ndarray]:
 
 
 def fitted(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Latency of a message in seconds and bandwidth in bytes a second, from all-reduces between two.
+    """Latency of a message in seconds and bandwidth in bytes per second, from all-reduces between two processes.
 
-    Each is two messages of half the bytes. Errors count relative to the time, so that small sizes fix the latency.
+    Each all-reduce is two messages of half the bytes. Errors are relative, so that small sizes determine the latency.
     """
     design = np.stack([np.full_like(sizes, 2.0), sizes], axis=1) / seconds[:, None]
     latency, per_byte = np.linalg.lstsq(design, np.ones_like(seconds), rcond=None)[0]
@@ -112,7 +112,7 @@ def fitted(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 
 
 def all_reduce_seconds(devices: int, size: float, latency: float, bandwidth: float) -> float:
-    """Seconds of an all-reduce of `size` bytes over some devices: the faster of a ring and a tree."""
+    """Seconds of an all-reduce of `size` bytes over `devices`: the faster of a ring and a tree."""
     ring = 2 * (devices - 1) * (latency + size / devices / bandwidth)
     tree = 2 * math.log2(devices) * (latency + size / bandwidth) if devices > 1 else 0.0
     return min(ring, tree)
@@ -122,7 +122,7 @@ def all_reduce_seconds(devices: int, size: float, latency: float, bandwidth: flo
 
 
 def on_core(core: int) -> list[str]:
-    """The beginning of a command line that keeps a command on one core of this machine, if the system allows that."""
+    """The start of a command line that pins a command to one core; empty if the system cannot do that."""
     return [sys.executable, "-c", ON_CORE, str(core)] if hasattr(os, "sched_setaffinity") else []
 
 
@@ -139,7 +139,7 @@ class Training:
 
 
 def train(args: Args, processes: int) -> Training:
-    """Trains for a few updates in some processes, each on its own core with NUM_ENVS environments."""
+    """Trains for a few updates in one or more processes, each on its own core with NUM_ENVS environments."""
     script = importlib.import_module(args.script)
     flags = [*args.flags.split(), "--num-envs", str(processes * args.num_envs)]
     parsed = parse_args(script.Args, flags)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A search for hyper-parameters of pqn_mlp.py: five families, fully observable, one seed (docs/tune.md). The other families and
-# the seeds on the pages are held out. The same command resumes the search. Settings: see common.sh.
+# Searches hyper-parameters of pqn_mlp.py on five fully observable games with one seed (docs/tune.md). The other games,
+# and the seeds of the pages, are held out. The same command resumes the search. Settings: see common.sh; TRIALS is
+# their number.
 #   TRIALS=16 benchmark/search.sh
 WITHOUT="BUDGET ENVS SEEDS TWINS"
 source "$(dirname "$0")/common.sh"

@@ -1,11 +1,11 @@
-"""Makes a trained agent small enough for the repository: only its parameters, rounded, and evaluated again.
+"""Copies a trained agent in a form small enough for the repository: only its parameters, rounded and evaluated again.
 
     python benchmark/ship_agent.py --run 'runs/SkittlesEasy__pomdp__pqn_rnn__MinGRU__0__*' --seed-index 1
 
-Large arrays are rounded to whole multiples of a power of two, with --bits bits including the sign, which compresses to
-a fifth. The copy is a run folder like any other (args.json, the script, one checkpoint, eval.csv), named after its id,
-and is loaded like one. Its eval.csv has the evaluation of the random policy during the training, and the greedy return
-of the rounded parameters on other episodes.
+Large arrays are rounded to multiples of a power of two, with --bits bits including the sign; they then compress to a
+fifth. The copy is a run folder like any other (args.json, the script, one checkpoint, eval.csv), named after its id.
+Its eval.csv has the random policy's evaluation from the training, and the greedy return of the rounded parameters on
+other episodes.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 import evaluate  # noqa: E402
 
-SMALL = 1_000  # numbers; an array with fewer is not rounded
+SMALL = 1_000  # arrays with fewer numbers are not rounded
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ def rounded(x: np.ndarray, bits: int) -> np.ndarray:
 
 
 def forget_paths(checkpoint: Path) -> None:
-    """Removes this machine's paths from orbax's marks, and updates the digests."""
+    """Removes this machine's paths from orbax's marker files, and updates the digests."""
     for mark in checkpoint.rglob("commit_success.txt"):
         mark.write_text("Checkpoint commit was successful\n")
     (checkpoint / "sha256.json").write_text(json.dumps(file_digests(checkpoint)))
 
 
 def ship(args: Args) -> Path:
-    """Writes the copy and returns its folder. Raises UserError if there is no such run, or a copy already."""
+    """Writes the copy and returns its folder. Raises UserError if there is no such run, or the copy exists."""
     (run,) = find_runs((args.run,))
     trained = load_agent(run)
     if args.seed_index >= trained.args.num_seeds:
@@ -75,7 +75,7 @@ def ship(args: Args) -> Path:
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise UserError(f"{folder} exists already") from None
+        raise UserError(f"{folder} already exists") from None
     about = json.loads((run / "args.json").read_text())
     about["args"] |= {"run_dir": "runs", "resume": ""}  # instead of paths of the machine it was trained on
     about["args"] |= {"num_seeds": 1, "seed": agent.args.seed}

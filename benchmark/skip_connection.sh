@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the skip connection around pqn_rnn.py's memory is worth: the script, and a copy of it without that line (docs/pqn_rnn.md).
-# Settings: see common.sh.
+# What the skip connection around pqn_rnn.py's memory is worth: trains the script and a copy without that line
+# (docs/pqn_rnn.md). Settings: see common.sh.
 #   OUT=docs/figures benchmark/skip_connection.sh
 ENVS="${ENVS:-CountRecallEasy MineSweeperEasy SkittlesEasy}"
 WITHOUT="BUDGET TWINS"

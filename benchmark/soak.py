@@ -1,12 +1,12 @@
-"""Injects faults into real trainings and checks that they survive: the table of docs/reliability.md.
+"""Injects faults into real trainings, checks that they survive, and writes the table of docs/reliability.md.
 
     python benchmark/soak.py
     python benchmark/soak.py --script ppo_rnn --faults kill disk
 
-Every training is a process of its own in a temporary folder. "Survived" means that it ended as the page promises (exit
-code, one line), and that the run, once resumed, ends bit for bit like an undisturbed one: every array of the last
-checkpoint, and eval.csv except wall_seconds. Needs Linux. As root it mounts a small disk to fill it; other users get a
-limit on the size of files instead.
+Every training is a separate process in a temporary folder. "Survived" means that it ended as the page promises (exit
+code, one line), and that the run, once resumed, ended bit for bit like an uninterrupted one: every array of the last
+checkpoint, and eval.csv except wall_seconds. Needs Linux. As root, it mounts a small disk and fills it; for other
+users, it limits the size of files.
 """
 
 import contextlib
@@ -61,18 +61,18 @@ REPLAY = "--learning-starts 1024 --batch-size 16 --train-frequency 128 --buffer-
 REPLAY += " --target-network-frequency 1024"
 SIZES_OF = {"dqn_mlp": REPLAY, "dqn_rnn": f"{REPLAY} --num-steps 8 --burn-in 8"}
 ENV_OF = {"ppo_continuous_action": "--env-id Pendulum-v1", "impala_popart": "--env-ids CartPole-v1"}
-OVERFLOW = (  # the cart runs away, until the square of a number is more than float32 holds
+OVERFLOW = (  # the cart accelerates until the square of a number overflows float32
     "--env-params polemass_length=0.0 x_threshold=1e38 theta_threshold_radians=1e38 max_steps_in_episode=20000"
     " force_mag={force}"
 )
-FORCE = {"ppo_mlp": 3e19, "ppo_rnn": 3e19, "impala_popart": 3e19}  # for scripts whose layers have no norm; others:
+FORCE = {"ppo_mlp": 3e19, "ppo_rnn": 3e19, "impala_popart": 3e19}  # for scripts whose layers have no norm; all others:
 FORCE_WITH_NORM = 5e16
 OBEDIENT = (  # starts a command without root's right to ignore permissions: CAP_DAC_OVERRIDE, see prctl(2)
     *(sys.executable, "-Sc"),
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])",
 )
 MB = 2**20
-SECONDS = 300  # a training may take
+SECONDS = 300  # time limit of a training
 GRACE = 30  # seconds from SIGTERM to SIGKILL on most clusters
 DISK = 16 * MB
 GROWTH = 5.0  # MB by which a process may grow in a thousand chunks, after the first hundred
@@ -84,7 +84,7 @@ class Args:
     script: str = "pqn_mlp"
     """training script to inject faults into"""
     faults: tuple[str, ...] = ()
-    """faults to try, see the table; none: all"""
+    """faults to try, such as kill; none: all"""
     kills: int = 20
     """kill -9, at least half of them while a checkpoint is being written"""
     chunks: int = 2_000
@@ -92,7 +92,7 @@ class Args:
     saves: int = 1_000
     """checkpoints of the second training whose memory is watched"""
     seed: int = 0
-    """seed of the moments at which faults happen"""
+    """seed for the moments at which faults happen"""
     out: PathName = "benchmark/results/reliability.csv"
     """table to write"""
 
@@ -104,14 +104,14 @@ class Outcome:
     fault: str
     survived: bool
     seen: str
-    steps_lost: int | None = None  # environment steps to repeat; None if there is nothing to lose
+    steps_lost: int | None = None  # environment steps to train again; None if there is nothing to lose
 
 
 # ----------------------------------------------------------------------------------------------------- the trainings
 
 
 class Training:
-    """A process of the script, with its output in two files that outlive it."""
+    """A process of the script, whose output is in two files that outlive it."""
 
     def __init__(self, bench: "Bench", *flags, by: tuple[str, ...] = (), **options):
         place = bench.folder / f"process-{time.time_ns()}"
@@ -132,25 +132,25 @@ class Training:
         return self.outputs[1].read_text()
 
     def numbers_after(self, *beginnings: str) -> list[int]:
-        """The numbers after one of these words at the beginning of a line of standard output."""
+        """The numbers that follow one of these words at the start of a line of standard output."""
         words = [line.split() for line in self.out.splitlines()]
         return [int(word[1]) for word in words if len(word) > 2 and word[0] in beginnings and word[1].isdigit()]
 
     @property
     def reached(self) -> int:
-        """The step printed at the last log point; where it began if there was none."""
+        """The step of the last log point; the first step if there was none."""
         return max(self.numbers_after("step"), default=self.began_at or 0)
 
     @property
     def began_at(self) -> int | None:
-        """The step it said it begins at; None if it did not get that far."""
+        """The first step, as printed; None if it did not get that far."""
         for line in self.out.splitlines():
             if line.endswith("compiling ..."):
                 return int(line.rpartition(": step ")[2].split()[0])
         return None
 
     def wait_for(self, happened) -> bool:
-        """Waits until `happened()` or the process has ended, and returns whether the former came first."""
+        """Waits until `happened()` or the process ends, and returns whether the former came first."""
         until = time.monotonic() + SECONDS
         while not happened():
             if self.process.poll() is not None:
@@ -173,7 +173,7 @@ class Training:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Inside it the process is paused."""
+        """Pauses the process inside the block."""
         self.process.send_signal(signal.SIGSTOP)
         yield
         self.process.send_signal(signal.SIGCONT)
@@ -188,13 +188,13 @@ class Training:
         return f"exit {code}" + (f": {last}" if code and code != 143 else "")
 
     def refused_with(self, code: int) -> bool:
-        """Whether it ended with this exit code, and with one line and nothing else on standard error."""
+        """Whether it ended with this exit code and a single error line on standard error."""
         lines = self.err.splitlines()
         return self.process.returncode == code and len(lines) == 1 and f"{self.script}.py: error: " in lines[0]
 
 
 class Bench:
-    """The temporary folder, the script as a module, and the end of an undisturbed run."""
+    """The temporary folder, the script as a module, and the end of an uninterrupted run."""
 
     def __init__(self, args: Args, folder: Path):
         self.args, self.folder, self.processes = args, folder, []
@@ -218,13 +218,13 @@ class Bench:
         return folder
 
     def last_checkpoint(self, run: Path | None) -> int | None:
-        """The step that a run would resume from; None if it has to start anew."""
+        """The step from which a run would resume; None if it has to start again."""
         with contextlib.redirect_stderr(None), contextlib.suppress(UserError):
             return find_checkpoint(run) if run else None
 
     @functools.cached_property
     def unbroken(self) -> dict:
-        """The end of a run without a fault, which also compiles what the others read from the cache."""
+        """The end of a run without a fault. It also fills the compilation cache for the others."""
         self.begin(self.new_folder()).end()
         runs, began = self.new_folder(), time.monotonic()
         training = self.begin(runs)
@@ -253,14 +253,14 @@ class Bench:
         same = same and all(np.array_equal(x, other["arrays"][name]) for name, x in whole["arrays"].items())
         return same and (whole["step"], whole["rows"]) == (other["step"], other["rows"])
 
-    def goes_on(self, run: Path, *flags, **options) -> tuple[bool, int | None]:
-        """Whether a run, once resumed, ends like an undisturbed one; and the step it resumed from."""
+    def resumes(self, run: Path, *flags, **options) -> tuple[bool, int | None]:
+        """Whether a run, once resumed, ends like an uninterrupted one; and the step from which it resumed."""
         training = self.resume(run, *flags, **options)
         return training.end() == 0 and self.ends_like_unbroken(run), training.began_at
 
     @functools.cached_property
     def stopped_run(self) -> Path:
-        """A run that SIGTERM stopped after its fifth checkpoint, for copying."""
+        """A run that SIGTERM stopped after its fifth checkpoint, to be copied."""
         runs = self.new_folder()
         training = self.begin(runs)
         training.wait_for_step(5 * 2048 + 1024)
@@ -274,7 +274,7 @@ class Bench:
 
 
 def only(folder: Path) -> Path | None:
-    """The run folder in a folder of runs, if there is already one that can be resumed."""
+    """The run folder in a folder of runs; None if there is none yet that can be resumed."""
     return next((path.parent for path in folder.glob("*/args.json")), None)
 
 
@@ -292,7 +292,7 @@ def fingerprint(folder: Path) -> dict[str, bytes]:
 
 
 def kill(bench: Bench) -> list[Outcome]:
-    """kill -9, again and again, while a checkpoint is being written and at random moments."""
+    """Repeated kill -9, while a checkpoint is being written and at random moments."""
     outcomes = []
     bench.unbroken  # noqa: B018
     while len(outcomes) < bench.args.kills:
@@ -301,7 +301,7 @@ def kill(bench: Bench) -> list[Outcome]:
 
 
 def broken_run(bench: Bench, before: list[Outcome]) -> list[Outcome]:
-    """One run, killed until there have been enough kills or it ends by itself; then resumed to its end."""
+    """One run, killed until there are enough kills or it ends by itself, then resumed to its end."""
     runs, kills = bench.new_folder(), []
     training, expected, told_truth = bench.begin(runs), None, True
     while len(before) + len(kills) < bench.args.kills:
@@ -322,7 +322,7 @@ def broken_run(bench: Bench, before: list[Outcome]) -> list[Outcome]:
 
 
 def kill_while_saving(bench: Bench, training: Training, runs: Path) -> bool:
-    """Kills it while it saves one of its next five checkpoints; False if it ended before."""
+    """Kills the training while it saves one of its next five checkpoints; False if it ended before."""
     began = training.wait_for(lambda: training.began_at is not None) and training.reached
     wanted = began + 2048 * int(bench.chance.integers(1, 6))
     if not training.wait_for_step(wanted) or not training.wait_for(lambda: is_saving(only(runs))):
@@ -356,7 +356,7 @@ def sigterm(bench: Bench) -> list[Outcome]:
             training.wait_for_step(moment)
         training.process.terminate()
         code, said = training.end(GRACE), training.out
-        like_unbroken, began = bench.goes_on(only(runs))
+        like_unbroken, began = bench.resumes(only(runs))
         survived = code == 128 + signal.SIGTERM and f"stopped at step {began}, saved" in said and like_unbroken
         outcomes.append(Outcome("SIGTERM", survived, training.seen(), max(0, training.reached - (began or 0))))
     return outcomes
@@ -384,7 +384,7 @@ def full_disk(bench: Bench, what: str) -> Outcome:
         reached, said = training.reached, training.err.splitlines()
         if filled:
             filled.unlink()
-        like_unbroken, began = bench.goes_on(only(place / "runs"), "--checkpoint-every", 2048)
+        like_unbroken, began = bench.resumes(only(place / "runs"), "--checkpoint-every", 2048)
     survived = training.refused_with(4) and like_unbroken and met == what
     seen = training.seen() + f" ({len(said)} lines, met while {met})" * (not survived)
     return Outcome(f"full disk while {what}", survived, seen, reached - (began or 0))
@@ -392,7 +392,7 @@ def full_disk(bench: Bench, what: str) -> Outcome:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A folder that is its own disk, if this process may mount one."""
+    """A folder on a disk of its own, if this process may mount one."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(folder)]
     mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
     try:
@@ -403,7 +403,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """Fills a disk, leaving some bytes free, and returns the file that does it."""
+    """Fills a disk except for `leave` bytes, and returns the file that fills it."""
     filler, zeros = disk / "filler", bytes(64 * 1024)
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(zeros):
@@ -413,7 +413,7 @@ def fill(disk: Path, leave: int) -> Path:
 
 
 def limit_files(training: Training, run: Path, what: str) -> None:
-    """Limits the size of a process's files to that of its events now, or to less than that of a checkpoint's files."""
+    """Limits the size of a process's files: to the current size of its events, or to less than a checkpoint's files."""
     events = max(path.stat().st_size for path in run.glob("events.*"))
     saved = max(path.stat().st_size for path in run.glob("checkpoints/**/*"))
     size = (events + saved) // 2 if what == "saving" else events
@@ -422,7 +422,7 @@ def limit_files(training: Training, run: Path, what: str) -> None:
 
 
 def stdout_full(bench: Bench) -> list[Outcome]:
-    """Standard output into a file on a full disk."""
+    """Standard output to a file on a full disk."""
     runs = bench.new_folder()
     line = [sys.executable, str(ROOT / f"{bench.args.script}.py"), *bench.flags(), "--run-dir", str(runs)]
     with open("/dev/full", "w") as full:
@@ -433,7 +433,7 @@ def stdout_full(bench: Bench) -> list[Outcome]:
 
 
 def damage(bench: Bench) -> list[Outcome]:
-    """The last checkpoint with a flipped byte, or without one of its files; then all of a run's checkpoints."""
+    """The last checkpoint with a flipped byte, or without one of its files; then all checkpoints of a run."""
     return [
         *(damaged(bench, "a checkpoint with flipped bytes", flip) for _ in range(3)),
         *(damaged(bench, "a checkpoint without one of its files", Path.unlink) for _ in range(3)),
@@ -455,7 +455,7 @@ def damaged(bench: Bench, fault: str, how) -> Outcome:
     run = bench.copied_run()
     step = bench.last_checkpoint(run)
     how(files_of(run, step)[bench.chance.integers(len(files_of(run, step)))])
-    like_unbroken, began = bench.goes_on(run)
+    like_unbroken, began = bench.resumes(run)
     kept = any(path.name.startswith(f"damaged-{step}-") for path in (run / "checkpoints").iterdir())
     seen = "resumes from the one before; the damaged one is kept aside"
     return Outcome(fault, like_unbroken and kept and began < step, seen, step - began)
@@ -472,7 +472,7 @@ def all_damaged(bench: Bench) -> Outcome:
 
 
 def layout(bench: Bench) -> list[Outcome]:
-    """A checkpoint as another version would have written it, with correct digests: refused, and nothing is changed."""
+    """A checkpoint in another version's layout, with correct digests: it is rejected, and nothing changes."""
     return [other_layout(bench, how) for how in ("renamed", "missing", "added", "reshaped", "dtype", "metadata")]
 
 
@@ -508,7 +508,7 @@ def rewrite_checkpoint(bench: Bench, run: Path, how: str) -> None:
 
 
 def nan(bench: Bench) -> list[Outcome]:
-    """Parameters of the environment that make its numbers overflow during the run, and again when it is resumed."""
+    """Parameters of the environment that make its numbers overflow during the run, and again after it resumes."""
     if "CartPole-v1" not in bench.flags():
         return []
     runs, force = bench.new_folder(), FORCE.get(bench.args.script, FORCE_WITH_NORM)
@@ -530,7 +530,7 @@ def nan(bench: Bench) -> list[Outcome]:
 
 
 def same_second(bench: Bench) -> list[Outcome]:
-    """Two runs with the same arguments and stopped clocks, started together in one folder."""
+    """Two runs with the same arguments and stopped clocks that start together in one folder."""
     hook = bench.new_folder() / "sitecustomize.py"
     hook.write_text("import time\ntime.strftime = lambda *_: '20260101-000000'\n")
     runs, env = bench.new_folder(), os.environ | {"PYTHONPATH": str(hook.parent)}
@@ -541,7 +541,7 @@ def same_second(bench: Bench) -> list[Outcome]:
 
 
 def read_only(bench: Bench) -> list[Outcome]:
-    """Folders without permission to write: for a new run, during a run, and for one that is resumed."""
+    """Folders without write permission: for a new run, during a run, and for a run that resumes."""
     bench.unbroken  # noqa: B018
     runs = bench.new_folder()
     runs.chmod(0o555)
@@ -565,13 +565,13 @@ def read_only(bench: Bench) -> list[Outcome]:
     refused = resumed.refused_with(4)
     for folder in (run, run / "checkpoints"):
         folder.chmod(0o755)
-    like_unbroken, _ = bench.goes_on(run, by=OBEDIENT)
+    like_unbroken, _ = bench.resumes(run, by=OBEDIENT)
     outcomes.append(Outcome("a read-only run to resume", refused and like_unbroken, resumed.seen()))
     return outcomes
 
 
 def tensorboard_gone(bench: Bench) -> list[Outcome]:
-    """TensorBoard's events removed during the run, and the package that writes them."""
+    """TensorBoard's events, and the package that writes them, removed during the run."""
     return [events_removed(bench), package_removed(bench)]
 
 
@@ -597,7 +597,7 @@ def package_removed(bench: Bench) -> Outcome:
 
 
 def folder_removed(bench: Bench) -> list[Outcome]:
-    """The whole run folder removed during the run: nothing to resume from, but one clear line."""
+    """The whole run folder removed during the run: there is nothing to resume, but one clear line."""
     runs = bench.new_folder()
     training = bench.begin(runs)
     training.wait_for_step(8192)
@@ -674,14 +674,14 @@ def summary(outcomes: list[Outcome]) -> list[dict]:
                 "survived": sum(outcome.survived for outcome in of_it),
                 "steps_lost_median": round(float(np.median(lost))) if lost else "",
                 "steps_lost_largest": max(lost) if lost else "",
-                "seen": told(seen),
+                "seen": most_common(seen),
             }
         )
     return rows
 
 
-def told(seen: Counter) -> str:
-    """The line that was seen most often, and how many others there were."""
+def most_common(seen: Counter) -> str:
+    """The most common line, and the number of other lines."""
     (text, count), *others = seen.most_common()
     often = f"{count} x {text}" if count > 1 else text
     return often + f" (and {len(others)} other lines)" * bool(others)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# How far pqn_mlp.py gets in easier kinds of Tetris (benchmark/tetris_narrow.py, docs/pqn_mlp.md). Settings: see common.sh.
+# How much pqn_mlp.py learns in easier kinds of Tetris (benchmark/tetris_narrow.py, docs/pqn_mlp.md). Settings: see
+# common.sh.
 #   OUT=docs/figures benchmark/tetris.sh
 WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"

@@ -1,4 +1,4 @@
-"""Easier kinds of TetrisEasy: a narrow well, because the outer columns are always filled, and squares alone in it.
+"""Easier kinds of TetrisEasy: a narrow well, whose outer columns are always filled, and the same with only squares.
 
     python pqn_mlp.py --env-id benchmark.tetris_narrow:Squares
 
@@ -33,7 +33,7 @@ class Narrow(TetrisEasy):
 
 
 class Squares(Narrow):
-    """The same well, and nothing but squares: two side by side clear two rows."""
+    """The same well with only squares: two side by side clear two rows."""
 
     def _adapted(self, state: TetrisState) -> TetrisState:
         only_squares = {name: jnp.full_like(getattr(state, name), O) for name in ("piece", "next_pieces", "bag")}

@@ -1,8 +1,8 @@
-"""Frames per second of the environments under random actions, beside a plain fill of the same bytes.
+"""Frames per second of the environments under random actions, next to a plain fill of the same bytes.
 
-A rollout is one compiled `scan` over `--steps` steps of `--num-envs` environments, auto-reset included; every frame is
-written to memory. The fill writes the same bytes in the same kind of scan, and the two are timed in turn, so that other
-work of the machine affects both. `make throughput` runs it over all environments, including gymnax's own.
+A rollout is one compiled `scan` over `--steps` steps of `--num-envs` environments, including auto-reset. Every frame is
+written to memory. The fill writes the same bytes in the same kind of scan. The two are timed in turn, so that other
+load on the machine affects both. `make throughput` measures all environments, including gymnax's own.
 
 Run:   python benchmark/throughput.py --env-ids NavigatorEasy CountRecallEasy --num-envs 16 64 256
 Out:   a table on the terminal; throughput.csv, throughput.md and throughput.png in `--out`
@@ -34,7 +34,7 @@ from popgym_arcade.baselines.limits import Count, PathName, check_limits
 from popgym_arcade.environments.arcade import OBS_SIZES
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+import matplotlib.pyplot as plt  # noqa: E402  (after the choice of the backend)
 
 TWINS = ("full", "partial")
 WANTS_A_DOWNLOAD = ("MNISTBandit-bsuite",)
@@ -84,7 +84,7 @@ class Args:
             raise UserError(f"--num-envs {min(self.num_envs)}: use 1 or more")
         for place in (Path(self.out), *Path(self.out).parents):
             if place.exists() and not place.is_dir():
-                raise UserError(f"--out {self.out}: {place} is a file, name a folder")
+                raise UserError(f"--out {self.out}: {place} is a file, use a folder")
         env_ids = self.env_ids or ours()
         others = [env_id for env_id in theirs() if env_id not in env_ids] if self.others else []
         return dataclasses.replace(self, env_ids=(*env_ids, *others))
@@ -113,15 +113,15 @@ class Row:
     obs_bytes: int
     """bytes of one observation"""
     frames_per_second: float
-    """steps of one environment in a second, summed over all; median of the repeats"""
+    """steps per second, all environments together; median of the repeats"""
     fill_per_second: float
-    """observations of the same bytes that a plain fill writes in a second; median of the repeats"""
+    """observations per second of a plain fill of the same bytes; median of the repeats"""
     fill_fraction: float
     """frames_per_second / fill_per_second"""
     compile_seconds: float
     """tracing and compiling jit(vmap(step))"""
     bytes_per_frame: float
-    """bytes that XLA says the compiled step reads and writes, per environment; nan if it does not say"""
+    """bytes that the compiled step reads and writes per environment, according to XLA; nan if unknown"""
     steps: int
     """steps of each environment in one timed rollout"""
     repeats: int
@@ -131,7 +131,7 @@ class Row:
     cores: int
     """cores that this process may use"""
     device: str
-    """what jax computed on"""
+    """the device that jax used"""
     jax: str
     """version of jax"""
 
@@ -174,8 +174,8 @@ def random_step(env, params, num_envs: int):
 def make_rollout(env, params, num_envs: int, steps: int):
     """A jitted (key, state, obs) -> the same, `steps` random steps later.
 
-    The barrier ties the states that the next step starts from to the observations of this one, so that none may be left
-    out because the next step replaces them.
+    The barrier ties the observations of a step to the states from which the next step starts. Otherwise XLA could leave
+    out observations that the next step replaces.
     """
     advance = random_step(env, params, num_envs)
 
@@ -187,7 +187,7 @@ def make_rollout(env, params, num_envs: int, steps: int):
 
 
 def make_fill(steps: int):
-    """A jitted (count, obs) -> the same, in which every byte of `obs` was written anew `steps` times."""
+    """A jitted (count, obs) -> the same, after writing every byte of `obs` `steps` times."""
 
     def body(carry, _):
         count, obs = carry
@@ -199,7 +199,7 @@ def make_fill(steps: int):
 
 @contextmanager
 def no_compilation_cache():
-    """Compile everything anew inside. jax asks only once whether it has a cache on disk: a reset makes it ask again."""
+    """Disables the compilation cache inside the block. JAX looks for a cache on disk only once, or after a reset."""
     enabled = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
@@ -213,8 +213,8 @@ def no_compilation_cache():
 def compile_step(env, params, key, state) -> tuple[float, float]:
     """Seconds to trace and compile jit(vmap(step)), and the bytes that a call of it accesses (nan if unknown).
 
-    `env` has not been stepped before. The step returns what the five-value interface returns; `final_observation`, a
-    second drawing, is not among it.
+    `env` must not have been stepped before. The step returns the five values without `info`, whose `final_observation`
+    would be a second frame.
     """
     num_envs = jax.tree.leaves(state)[0].shape[0]
     action_key, step_key = jax.random.split(key)
@@ -236,7 +236,7 @@ def timed(function, carry) -> tuple[float, tuple]:
 
 
 def measure(env_id: str, twin: str, num_envs: int, args: Args) -> Row:
-    """Compile and time one environment and the fill of its bytes."""
+    """Compiles and times one environment and the fill of its bytes."""
     env, params = make(env_id, twin, args.obs_size)
     reset_key, step_key, play_key = jax.random.split(jax.random.key(0), 3)
     obs, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), params)
@@ -290,30 +290,28 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """A Markdown table for the pages: families by difficulty and twin; of several numbers of environments a line for
-    each, all ids and twins together.
+    """A Markdown table for the pages: families by difficulty and twin, or, with several numbers of environments, a line
+    for each number over all ids and twins.
     """
     sizes = sorted({row.num_envs for row in rows})
     return table_of_sizes(rows, sizes) if len(sizes) > 1 else table_of_families(rows)
 
 
 def table_of_sizes(rows: list[Row], sizes: list[int]) -> str:
-    """Frames per second, beside the fill, of each number of environments."""
+    """Frames per second for each number of environments, next to the fill."""
     lines = []
     for size in sizes:
         of_size = [row for row in rows if row.num_envs == size]
         speeds = [row.frames_per_second for row in of_size]
         fill = median(row.fill_per_second for row in of_size)
         share = geometric_mean(row.fill_fraction for row in of_size)
-        told = (min(speeds), max(speeds), geometric_mean(speeds), fill)
-        lines.append([f"{size:,}", *(f"{number:,.0f}" for number in told), f"{share:.1%}"])
+        shown = (min(speeds), max(speeds), geometric_mean(speeds), fill)
+        lines.append([f"{size:,}", *(f"{number:,.0f}" for number in shown), f"{share:.1%}"])
     return markdown(["environments", "least", "greatest", "geometric mean", "fill, median", "share of the fill"], lines)
 
 
 def table_of_families(rows: list[Row]) -> str:
-    """Frames per second of popgym_arcade's ids, difficulties and twins beside each other; where there are none, of
-    gymnax's.
-    """
+    """Frames per second of popgym_arcade's ids, a column for each difficulty and twin, or else of gymnax's ids."""
     rows = [row for row in rows if row.env_id in ours()] or rows
     difficulties = ("Easy", "Medium", "Hard")
     columns = {(level, twin): "" for level in difficulties for twin in TWINS} | {("", "full"): "frames/s"}
@@ -383,7 +381,7 @@ def draw_lines(rows: list[Row], sizes: list[int]):
 
 
 def bar_kind(row: Row) -> str:
-    """The key of a row's colour: its twin, or gymnax for what is not ours."""
+    """The key of a row's colour: its twin, or gymnax."""
     return row.twin if row.env_id in ours() else "gymnax"
 
 
@@ -398,7 +396,7 @@ def draw_panel(panel, rows: list[Row], env_ids: list[str]) -> None:
         label = f" {row.frames_per_second:,.0f}"
         panel.text(row.frames_per_second, y, label, va="center_baseline", fontsize=6.5)
     panel.set_xscale("log")
-    panel.set_xlim(left=min(row.frames_per_second for row in rows) / 3)  # so that the shortest bar is a bar
+    panel.set_xlim(left=min(row.frames_per_second for row in rows) / 3)  # so that the shortest bar is visible
     panel.set_xlabel("frames per second")
     panel.grid(axis="x", alpha=0.3)
     panel.set_axisbelow(True)
@@ -428,7 +426,7 @@ def main(args: Args) -> list[Row]:
             rows.append(measure(env_id, twin, num_envs, args))
             print_row(rows[-1])
     if any(row.fill_fraction > 1 for row in rows):
-        print("A share above 100% is noise: leave the machine alone, or raise --steps and --repeats.")
+        print("A share above 100% is noise: run nothing else on the machine, or raise --steps and --repeats.")
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     write_csv(rows, out / "throughput.csv")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Frames per second of every environment (docs/throughput.md): all variants and gymnax's own with 64 environments (on a
-# GPU 1024), all variants at 256 px, and the Easy ids over the number of environments; of ENVS alone where that is set.
-# About half an hour on two CPU cores; leave the machine alone meanwhile. Settings: see common.sh; only at BUDGET=cpu, and
-# without ENVS, OUT is the folder that the page reads.
+# Frames per second of every environment (docs/throughput.md): all ids, and gymnax's own, with 64 environments (1024 on
+# a GPU); all ids at 256 px; and the Easy ids by number of environments. ENVS restricts all three. About half an hour on
+# two CPU cores; run nothing else on the machine. Settings: see common.sh. With BUDGET=cpu and without ENVS, OUT
+# defaults to the folder that the page reads.
 #   benchmark/throughput.sh
 [ "${BUDGET:-cpu}" != cpu ] || [ -n "${ENVS:-}" ] || OUT="${OUT:-docs/figures}"
 WITHOUT="SEEDS TWINS"
@@ -15,7 +15,7 @@ case "$BUDGET" in
         exit
         ;;
     cpu) many=64 sizes="1 4 16 64 256 1024 4096" ;;
-    gpu | paper) many=1024 sizes="1 16 64 256 1024 4096 16384" ;; # the paper tells no sizes
+    gpu | paper) many=1024 sizes="1 16 64 256 1024 4096 16384" ;; # the paper does not give its sizes
 esac
 run benchmark/throughput.py ${some:---others} --num-envs $many --out "$OUT/throughput"
 run benchmark/throughput.py $some --obs-size 256 --num-envs $many --out "$OUT/throughput_256"

@@ -1,10 +1,10 @@
-"""What one process of `training_speed.py` measures of a training script, with the script's own functions.
+"""One measurement of `training_speed.py` in its own process, with the functions of the training script.
 
     python benchmark/training_parts.py --what parts --script pqn_rnn --flags="--env-id CartPoleEasy --hidden-size 128"
 
-The answer is the last line, as JSON. `parts` are the milliseconds of an update and of its parts; `arithmetic` are the
-measured matrix rates of the device and the matrix products of an environment step; `memory` is what the script expects
-to take, in bytes.
+The last line is the result as JSON. `parts`: milliseconds of an update and of its parts. `arithmetic`: the measured
+matrix rates of the device, and the matrix products of an environment step. `memory`: the bytes that the script expects
+to need.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from popgym_arcade.baselines.running.metrics import repeat
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # for the scripts
 
-MOST_MINIBATCHES = 4  # that are timed; the others of an update are assumed to take as long
+MOST_MINIBATCHES = 4  # to time; the others of an update are assumed to take as long
 MATRIX_SIZES = {"cpu": (512, 1024, 2048), "gpu": (2048, 4096, 8192, 16384)}
 
 
@@ -44,9 +44,9 @@ class Args:
     script: str = "pqn_rnn"
     """training script"""
     flags: str = ""
-    """its flags"""
+    """flags of the script"""
     repeats: int = 5
-    """timed calls of each program, after one that is not timed; the median counts, for matrix products the best"""
+    """timed calls of each program, after one that is not timed; the median counts (for matrix products, the best)"""
     matrix_sizes: tuple[int, ...] = ()
     """sides of the square matrices whose product is timed; none: sizes that suit the device"""
 
@@ -129,7 +129,7 @@ def draw_all(module, args, states):
 
 
 def read_all(module, network, params, carry, inputs):
-    """The network over a rollout step by step, as it plays."""
+    """The network over a rollout step by step, as in play."""
 
     def step(carry, now):
         obs, prev_action, start = jax.tree.map(lambda x: x[None], now)
@@ -176,9 +176,8 @@ def time_parts(module, args, repeats: int) -> dict[str, float]:
 
     _, sequences = args.minibatch_shape
     count = min(args.num_minibatches, MOST_MINIBATCHES)
-    times = (
-        args.update_epochs * args.num_minibatches / count
-    )  # an update has this many times the minibatches that are timed
+    # an update has this many times the timed minibatches
+    times = args.update_epochs * args.num_minibatches / count
     minibatches = in_minibatches(args, played.inputs, count)
 
     def loss(params, inputs):
@@ -201,7 +200,7 @@ def time_parts(module, args, repeats: int) -> dict[str, float]:
     found["backward"] = both - found["forward, learning"]
     if has_memory(args):
         found["memory"] = time_memory(network, state.params, played.inputs[2], minibatches[2], times, repeats)
-    del played, minibatches  # which can be gigabytes
+    del played, minibatches  # they can be gigabytes
     found["update"] = time_updates(repeat(update), state, repeats)
     found["rest"] = found["update"] - sum(found[name] for name in found if name not in ("update", "memory"))
     return found
@@ -210,8 +209,8 @@ def time_parts(module, args, repeats: int) -> dict[str, float]:
 def time_memory(network, params, start, starts, times: float, repeats: int) -> float:
     """Milliseconds of the memory alone in an update: a rollout step by step, and its part of the gradients.
 
-    `start` [T, E] are a rollout's flags, and `starts` [count, T, B] those of the minibatches, of which an update has
-    `times` as many.
+    `start` [T, E] are a rollout's flags, and `starts` [count, T, B] those of the minibatches. An update has `times` as
+    many minibatches.
     """
     memory, weights = network.bind(params).remember.unbind()
 
@@ -235,7 +234,7 @@ def time_memory(network, params, start, starts, times: float, repeats: int) -> f
 
 
 def time_updates(train_chunk, state, repeats: int) -> float:
-    """Median milliseconds of a whole update as in training, which takes over the memory of the state."""
+    """Median milliseconds of a whole update as in training, which donates the state's memory."""
     program = jax.jit(train_chunk, donate_argnums=0).lower(state, np.int32(1)).compile()
     now = state
 
@@ -253,14 +252,14 @@ def time_updates(train_chunk, state, repeats: int) -> float:
 def matrix_flops(function, *inputs) -> Counter:
     """Floating point operations of the matrix products and convolutions in `function(*inputs)`, by their dtype.
 
-    Counted in the jaxpr, loops as often as they run. A complex product is four real ones. Elementwise operations do not
-    count, because they are limited by memory and not by arithmetic.
+    Counted in the jaxpr; loops count as often as they run. A complex product is four real ones. Elementwise operations
+    do not count, because memory limits them, not arithmetic.
     """
     return count_flops(jax.make_jaxpr(function)(*inputs).jaxpr)
 
 
 def count_flops(jaxpr) -> Counter:
-    """See `matrix_flops`. For a branch the more expensive side counts; a loop of unknown length counts once."""
+    """See `matrix_flops`. Of a branch, the more expensive side counts; a loop of unknown length counts once."""
     total = Counter()
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
@@ -286,12 +285,12 @@ def product_flops(eqn) -> int:
         (contracted, _), _ = eqn.params["dimension_numbers"]
         return 2 * size * math.prod(left.shape[axis] for axis in contracted)
     out_axis = eqn.params["dimension_numbers"].rhs_spec[0]
-    dilation = math.prod(eqn.params["lhs_dilation"])  # the zeros in between cost nothing
+    dilation = math.prod(eqn.params["lhs_dilation"])  # the zeros between do not count
     return 2 * size * right.size // right.shape[out_axis] // dilation
 
 
 def flops_of_step(module, args) -> tuple[Counter, Counter]:
-    """Matrix products of an environment step: those of the forward pass, and all of them, epochs included."""
+    """FLOP of an environment step: of the forward pass, and in total, including all epochs."""
     env, env_params = make_env(args)
     space = env.observation_space(env_params)
     network, _, _ = module.make_actor(args)
@@ -310,12 +309,11 @@ def flops_of_step(module, args) -> tuple[Counter, Counter]:
     steps, batch = args.minibatch_shape
     forward = matrix_flops(loss, params, *inputs(1, 8))
     forward = Counter({name: flops / 8 for name, flops in forward.items()})
-    batch = min(batch, max(1, 64 // steps))  # the products grow with the batch, and zeros take memory
+    batch = min(batch, max(1, 64 // steps))  # FLOP are linear in the batch, and a small one saves memory
     learning = matrix_flops(jax.grad(loss), params, *inputs(steps, batch))
     total = Counter({name: args.update_epochs * flops / (steps * batch) for name, flops in learning.items()})
-    total.update(
-        {name: flops * (1 + 1 / args.num_steps) for name, flops in forward.items()}
-    )  # with the value of the last step
+    # playing, including the value of a rollout's last step
+    total.update({name: flops * (1 + 1 / args.num_steps) for name, flops in forward.items()})
     return forward, total
 
 
@@ -348,7 +346,7 @@ def find_arithmetic(module, args, sizes: tuple[int, ...], repeats: int) -> dict:
 
 
 def expected_memory(module, args) -> float:
-    """Bytes that a training expects to take on a device before anything is compiled; on a CPU, with its process."""
+    """Bytes that a training expects to need on a device, before it compiles; on a CPU, including its process."""
     process = PROCESS_BYTES if jax.default_backend() == "cpu" else 0
     return sum(memory_needed(args, module).values()) + process
 
@@ -368,5 +366,5 @@ def main(args: Args) -> dict:
 if __name__ == "__main__":
     try:
         print(json.dumps(main(read_flags(Args, header=__doc__))))
-    except Exception as error:  # any error: the study that asked shows one line
+    except Exception as error:  # any error: the calling study shows one line
         sys.exit(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")

@@ -6,13 +6,13 @@
         --num-envs 16 64 256 1024 4096 --precisions float32 bfloat16 --device gpu --out results/training_speed/gpu
     python benchmark/training_speed.py --docs docs/performance.md
 
-Every measurement is a process of its own. Each study writes STUDY.csv, row by row, and all tables go to tables.md; a
-measurement that fails is a row that says why. Rates are medians of TensorBoard's charts/SPS over the log points after
-the first. Peak memory is the largest resident set of the process, on a GPU what the device itself counted. See
-docs/performance.md for the purpose of each study.
+Every measurement has its own process. Each study writes STUDY.csv, row by row, and all tables go to tables.md. A failed
+measurement is a row that says why. Rates are medians of TensorBoard's charts/SPS over the log points after the first.
+Peak memory is the largest resident set of the process; on a GPU, it is the device's own count. docs/performance.md has
+the purpose of each study.
 
-Nothing here imports popgym_arcade: that initialises JAX's devices, and on a GPU this process would take memory from
-those that measure.
+Nothing here imports popgym_arcade, because that initialises JAX's devices: on a GPU, this process would take memory
+from those that measure.
 """
 
 import csv
@@ -56,7 +56,7 @@ SETTINGS = {
     "paper": ("pqn_rnn", f"{TWIN} --memory MinGRU --hidden-size 128 --num-minibatches 8 --encoder paper"),
     "published": ("pqn_rnn", f"{PUBLISHED} --num-envs 16 --num-minibatches 16"),
 }
-FASTEST = "fastest"  # one more setting: the fastest row of the study num_envs
+FASTEST = "fastest"  # another setting: the fastest row of the study num_envs
 
 
 class UserError(Exception):
@@ -100,11 +100,11 @@ class Args:
     repeats: int = 5
     """parts, arithmetic: timed calls of each program"""
     points: int = 6
-    """log points of each process, of which the first does not count"""
+    """log points of each process; the first does not count"""
     point_steps: int = 4096
     """environment steps between log points, at least one update"""
     flags: str = ""
-    """further flags for every training except the one of target, as --flags="--num-devices 1" """
+    """more flags for every training except the one of target, for example --flags="--num-devices 1" """
     device: str = ""
     """cpu or gpu; empty: the default of JAX"""
     out: str = "benchmark/results/training_speed"
@@ -132,7 +132,7 @@ class Args:
         if min((*self.num_envs, *self.num_steps, *self.hidden_sizes, *self.matrix_sizes), default=1) < 1:
             raise UserError("--num-envs, --num-steps, --hidden-sizes, --matrix-sizes: use numbers of 1 or more")
         if self.docs and not Path(self.docs).is_file():
-            raise UserError(f"--docs {self.docs}: there is no such page")
+            raise UserError(f"--docs {self.docs}: no such page")
         wants_fastest = FASTEST in self.settings and {"parts", "arithmetic", "memory"} & set(self.studies)
         if wants_fastest and "num_envs" not in self.studies and not (Path(self.out) / "num_envs.csv").exists():
             raise UserError(f"--settings {FASTEST}: measure --studies num_envs first, into the same --out")
@@ -142,8 +142,8 @@ class Args:
 # ----------------------------------------------------------------------------------------------- processes that measure
 
 
-# Runs a script like the command line does, then prints the peak that its accelerator has counted, 0 on a CPU.
-AND_TELL = """
+# Runs a script as the command line does, then prints the peak memory of its accelerator, 0 on a CPU.
+PRINT_PEAK = """
 import os, runpy, sys
 sys.argv = sys.argv[1:]
 sys.path[0] = os.path.dirname(sys.argv[0])
@@ -154,7 +154,7 @@ print("\\npeak", (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_i
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without a compilation cache, with which compiling would look fast."""
+    """This process's environment without the compilation cache, which would make compiling look fast."""
     return {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
 
 
@@ -169,11 +169,11 @@ class Training:
     seconds: float
     """wall time of the whole process"""
     peak_memory_mb: int
-    """largest resident set, on an accelerator the device's own peak"""
+    """largest resident set; on an accelerator, the device's own peak"""
 
 
 def train(script: str, flags: str) -> Training:
-    """Runs a training script in a process of its own, without evaluations and checkpoints before the end.
+    """Runs a training script in its own process, without evaluations and checkpoints before the end.
 
     Raises:
         RuntimeError: with its last line if the training fails
@@ -181,7 +181,7 @@ def train(script: str, flags: str) -> Training:
     with tempfile.TemporaryDirectory() as folder:
         flags += f" --eval-every 0 --checkpoint-every 0 --run-dir {folder}"
         with open(Path(folder) / "output", "w+", errors="replace") as output:
-            line = [sys.executable, "-c", AND_TELL, str(ROOT / script), *flags.split()]
+            line = [sys.executable, "-c", PRINT_PEAK, str(ROOT / script), *flags.split()]
             began = time.perf_counter()
             process = subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT, env=clean_environment())
             _, status, usage = os.wait4(process.pid, 0)  # this process's own peak, not that of all children so far
@@ -205,7 +205,7 @@ def train(script: str, flags: str) -> Training:
 
 
 def measure(script: str, flags: str, points: int, point_steps: int) -> dict:
-    """Rate, compile seconds and peak memory of one training, in a process of its own.
+    """Rate, compile seconds and peak memory of one training in its own process.
 
     Raises:
         RuntimeError: with its last line if the training fails
@@ -213,7 +213,7 @@ def measure(script: str, flags: str, points: int, point_steps: int) -> dict:
     flags += f" --total-timesteps {points * point_steps} --log-every {point_steps} --eval-episodes 1"
     done = train(script, flags)
     rates = done.scalars["charts/SPS"]
-    rates = rates[1:] or rates  # if a single update is more than all the steps asked for
+    rates = rates[1:] or rates  # the first counts if one update has more than all the steps
     return {
         "steps_per_second": round(float(np.median(rates))),
         "slowest": round(min(rates)),
@@ -224,7 +224,7 @@ def measure(script: str, flags: str, points: int, point_steps: int) -> dict:
 
 
 def ask(what: str, script: str, flags: str, args: Args) -> dict:
-    """What `training_parts.py` measures, in a process of its own.
+    """The result of `training_parts.py` in its own process.
 
     Raises:
         RuntimeError: with its last line if it fails
@@ -245,7 +245,7 @@ def ask(what: str, script: str, flags: str, args: Args) -> dict:
 
 
 def attempt(about: dict, function, *args) -> dict:
-    """The row of `function(*args)`, or the reason why it failed: not to fit into memory is a result too."""
+    """The row of `function(*args)`, or the reason why it failed. Running out of memory is a result too."""
     try:
         return about | function(*args)
     except RuntimeError as error:
@@ -263,7 +263,7 @@ def study_scripts(args: Args) -> Iterator[dict]:
     """Every training script with its defaults, the recurrent ones with MinGRU and hidden size 128."""
     for script in args.scripts:
         flags = flags_of(script, args)
-        if script in OFF_POLICY:  # so that the points after the first are of learning
+        if script in OFF_POLICY:  # so that it learns from the second point on
             flags += f" --learning-starts {args.point_steps // 2}"
         yield attempt({"script": script}, measure, f"{script}.py", flags, args.points, args.point_steps)
 
@@ -281,8 +281,8 @@ def study_compile(args: Args) -> Iterator[dict]:
     """Compile seconds of every script and memory, without and with a warm `--compile-cache`."""
 
     def twice(script: str, memory: str) -> dict:
-        with tempfile.TemporaryDirectory() as cache:  # empty, so the first finds nothing in it
-            # a single update; a replay buffer has to be able to hold sequences, but need not learn from them
+        with tempfile.TemporaryDirectory() as cache:  # empty for the first training
+            # a single update; a replay buffer must have room for sequences, but does not need to learn from them
             steps = "--total-timesteps 4096 --learning-starts 4096" if script in OFF_POLICY else "--total-timesteps 1"
             flags = f"{flags_of(script, args, memory)} {steps} --eval-episodes 1 --compile-cache {cache}"
             runs = [train(f"{script}.py", flags) for _ in range(2)]
@@ -309,7 +309,7 @@ def fastest_setting(out: Path) -> tuple[str, str]:
     """Script and flags of the fastest row that the study num_envs has written."""
     rows = [row for row in read_table(out / "num_envs.csv") if row.get("steps_per_second")]
     if not rows:
-        raise UserError(f"--settings {FASTEST}: {out / 'num_envs.csv'} has no row that worked")
+        raise UserError(f"--settings {FASTEST}: every row of {out / 'num_envs.csv'} failed")
     best = max(rows, key=lambda row: float(row["steps_per_second"]))
     return "pqn_rnn", published_flags(*(best[name] for name in ("num_envs", "num_minibatches", "precision")))
 
@@ -320,7 +320,7 @@ def published_flags(num_envs, num_minibatches, precision: str) -> str:
 
 
 def minibatches_of(num_envs: int, args: Args) -> int:
-    """The number of minibatches: the paper's sixteen, or more if MINIBATCH_ENVS requires it."""
+    """The paper's sixteen minibatches, fewer with fewer environments, more if MINIBATCH_ENVS requires it."""
     return max(min(16, num_envs), -(-num_envs // args.minibatch_envs))
 
 
@@ -338,11 +338,11 @@ def study_parts(args: Args) -> Iterator[dict]:
 
 
 def study_arithmetic(args: Args) -> Iterator[dict]:
-    """The steps per second that the measured rate of matrix products allows, and the fraction that is reached."""
+    """The steps per second that the measured rate of matrix products allows, and the fraction that training reaches."""
 
     def compare(script: str, flags: str) -> dict:
         found = ask("arithmetic", script, flags, args)
-        # of many environments a single update can be more than POINT_STEPS: the rate is of whole updates then
+        # with many environments, one update can have more than POINT_STEPS; then a point is one update
         points, point_steps = args.points, max(args.point_steps, found["update_size"])
         rate = measure(f"{script}.py", f"{flags} {args.flags}", points, point_steps)["steps_per_second"]
         row = {f"{dtype}_gflops": round(found["rates"].get(dtype, 0) / 1e9) or "" for dtype in ("float32", "bfloat16")}
@@ -417,7 +417,7 @@ STUDIES = {
     "scripts": study_scripts,
     "memories": study_memories,
     "compile": study_compile,
-    "num_envs": study_num_envs,  # before those that ask which setting is the fastest
+    "num_envs": study_num_envs,  # before the studies that use its fastest row
     "parts": study_parts,
     "arithmetic": study_arithmetic,
     "memory": study_memory,
@@ -433,7 +433,7 @@ MACHINE_COLUMNS = ("cores", "machine", "cpu", "python", "jax", "device")
 
 @functools.lru_cache
 def machine() -> dict[str, str | int]:
-    """MACHINE_COLUMNS. Another process asks JAX, so that this one does not take memory of the device."""
+    """MACHINE_COLUMNS. Another process asks JAX, so that this one does not take device memory."""
     line = "import jax; print(jax.devices()[0].device_kind)"
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     said = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, env=environment).stdout
@@ -452,7 +452,7 @@ def machine() -> dict[str, str | int]:
 
 def write_table(out: Path, rows: list[dict]) -> None:
     """Writes the rows as CSV, each with the machine it was measured on."""
-    columns = dict.fromkeys(itertools.chain(*rows))  # a row that failed has other ones
+    columns = dict.fromkeys(itertools.chain(*rows))  # a failed row has others
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="") as file:
         table = csv.DictWriter(file, [*columns, *machine()])
@@ -467,7 +467,7 @@ def read_table(path: Path) -> list[dict]:
 
 
 def markdown(path: Path) -> str:
-    """The table of a CSV file with the machine below it, or a line that says there is no such file."""
+    """The table of a CSV file with the machine below it, or a line that says that nothing was measured."""
     if not path.exists():
         return "Not measured yet.\n"
     rows = read_table(path)

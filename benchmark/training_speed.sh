@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Speed, parts, arithmetic, memory and compile times of the training scripts (docs/performance.md); leave the machine alone
-# meanwhile. On a CPU about three hours, on a GPU half an hour. Settings: see common.sh.
+# Speed, parts, arithmetic, memory and compile times of the training scripts (docs/performance.md). About three hours on
+# a CPU, half an hour on a GPU; run nothing else on the machine. Settings: see common.sh; OUT defaults to the folder
+# that the page reads.
 #   BUDGET=gpu benchmark/training_speed.sh
 [ "${BUDGET:-cpu}" != cpu ] || OUT="${OUT:-benchmark/results/training_speed}"
 [ "${BUDGET:-cpu}" != gpu ] || OUT="${OUT:-benchmark/results/training_speed/gpu}"

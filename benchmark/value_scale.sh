@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What makes pqn_mlp.py insensitive to the size of rewards: the last layer at zero or random, rewards divided by the running
-# standard deviation of their discounted sums or not, and rewards a hundredth or thirty times as large (docs/pqn_mlp.md). The
-# variants are copies of the script, changed by sed. Settings: see common.sh.
+# What makes pqn_mlp.py insensitive to the size of rewards (docs/pqn_mlp.md). The last layer starts at zero or at
+# random; rewards are divided by the running standard deviation of their discounted sums or not, and multiplied by 0.01,
+# 1 or 30. The variants are copies of the script edited by sed. Settings: see common.sh.
 #   OUT=docs/figures benchmark/value_scale.sh
 ENVS="${ENVS:-BreakoutEasy CountRecallEasy MineSweeperEasy SkittlesEasy}"
 WITHOUT="BUDGET TWINS"

@@ -28,15 +28,15 @@ from popgym_arcade.registration import make_game
 
 RENDER = {"render_modes": ["rgb_array"], "render_fps": 10}
 KEEP, STEP, RESET = range(3)  # what a call does with an environment
-FINAL_FRAMES = 8  # are drawn in one call
+FINAL_FRAMES = 8  # drawn per call
 NO_LIMIT = np.int32(2**31 - 1)
 
 
 class ArcadeEnv(gymnasium.Env):
     """One game. Observations are uint8[S, S, 3], actions 0..4; `info` is empty.
 
-    The time limit is the game's own (`truncated`), and `gymnasium.make`'s `max_episode_steps` can shorten it. A frame
-    that `reset`, `step` or `render` returns is the caller's to keep and to change.
+    The time limit is the game's own (`truncated`), and `gymnasium.make`'s `max_episode_steps` can shorten it. `reset`,
+    `step` and `render` return copies of frames, which the caller may change.
     """
 
     metadata = RENDER
@@ -50,21 +50,21 @@ class ArcadeEnv(gymnasium.Env):
         env_params: Mapping[str, Any] | None = None,
         **unknown: Any,
     ):
-        """`env_params` replaces parameters of the game, {"max_steps_in_episode": 100} for instance.
+        """`env_params` replaces parameters of the game, for example {"max_steps_in_episode": 100}.
 
-        A ValueError for an argument that is unknown or has a value that the game does not take.
+        Raises ValueError for an unknown argument or a value that the game does not accept.
         """
         _refuse(unknown, ("partial_obs", "obs_size", "render_mode", "env_params", "max_episode_steps"))
         env = make_game(env_id, partial_obs, obs_size)
         self._games = _Games(env, _params(env, env_params), num_envs=1)
-        self.metadata = dict(RENDER)  # its own: gymnasium's vector environments write into it
+        self.metadata = dict(RENDER)  # a copy, because gymnasium's vector environments write into it
         self.render_mode = _render_mode(render_mode)
         self.action_space, self.observation_space = _spaces(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Start an episode: its first observation, and {}. The same seed gives the same episodes.
 
-        A ValueError for any option.
+        Raises ValueError for any option.
         """
         _refuse(options or {}, (), "option")
         super().reset(seed=seed)
@@ -76,8 +76,8 @@ class ArcadeEnv(gymnasium.Env):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         """Take one step: `obs, reward, terminated, truncated, {}`.
 
-        ResetNeeded before the first reset and after the end of an episode; a ValueError for an action that is not a
-        whole number.
+        Raises ResetNeeded before the first reset and after the end of an episode, and ValueError for an action that is
+        not a whole number.
         """
         self._games.check_running()
         self._games.run(np.array([STEP]), _whole(action, ())[None])
@@ -85,16 +85,19 @@ class ArcadeEnv(gymnasium.Env):
         return self._games.frames()[0], float(reward), bool(terminated), bool(truncated), {}
 
     def render(self) -> np.ndarray | None:
-        """What the agent sees, uint8[S, S, 3]; None without `render_mode="rgb_array"`. ResetNeeded before `reset`."""
+        """What the agent sees, uint8[S, S, 3]; None without `render_mode="rgb_array"`.
+
+        Raises ResetNeeded before `reset`.
+        """
         return None if self.render_mode is None else self._games.frames()[0]
 
 
 class ArcadeVectorEnv(VectorEnv):
     """E copies of a game. Observations are uint8[E, S, S, 3], actions int[E], rewards float64[E], ends bool[E].
 
-    Every `autoreset_mode` does what it does in gymnasium's `SyncVectorEnv`. With the seed s, environment i plays the
-    episodes of an `ArcadeEnv` with the seed s + i. In the mode SAME_STEP, `info["final_obs"]` has the frames that
-    episodes ended with, and only these are drawn. What a call returns is the caller's to keep and to change.
+    Every `autoreset_mode` behaves as in gymnasium's `SyncVectorEnv`. With seed s, environment i plays the episodes of
+    an `ArcadeEnv` with seed s + i. In mode SAME_STEP, `info["final_obs"]` has the last frames of the episodes that
+    ended, and only those are drawn. Every call returns copies, which the caller may change.
     """
 
     metadata = {**RENDER, "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -113,7 +116,7 @@ class ArcadeVectorEnv(VectorEnv):
     ):
         """`max_episode_steps` shortens episodes, as in `gymnasium.make`; `env_params` replaces parameters of the game.
 
-        A ValueError for an argument that is unknown or has a value that cannot be.
+        Raises ValueError for an unknown argument or an invalid value.
         """
         names = (
             "num_envs",
@@ -144,8 +147,8 @@ class ArcadeVectorEnv(VectorEnv):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode in every environment, or in those of `options["reset_mask"]`, bool[E].
 
-        `seed` is one number, from which environment i gets seed + i, or a number or None for each environment.
-        A ValueError for another option, mask, or number of seeds.
+        `seed` is one number, of which environment i gets seed + i, or a number or None for each environment.
+        Raises ValueError for any other option, mask, or number of seeds.
         """
         mask = self._reset_mask(options)
         if isinstance(seed, int | np.integer):
@@ -157,8 +160,8 @@ class ArcadeVectorEnv(VectorEnv):
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step in every environment: `obs, rewards, terminated, truncated, info`.
 
-        ResetNeeded before the first reset, and with an episode that is over in the mode DISABLED; a ValueError for
-        actions other than E whole numbers.
+        Raises ResetNeeded before the first reset and, in mode DISABLED, if an episode is over. Raises ValueError unless
+        `actions` are E whole numbers.
         """
         actions = _whole(actions, (self.num_envs,))
         self._games.check_running(or_over=self._mode is not AutoresetMode.DISABLED)
@@ -169,11 +172,11 @@ class ArcadeVectorEnv(VectorEnv):
         return self._games.frames(), rewards.astype(np.float64), terminated.copy(), truncated.copy(), info
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """What each agent sees, E frames; None without `render_mode="rgb_array"`. ResetNeeded before `reset`."""
+        """What each agent sees, E frames; None without `render_mode="rgb_array"`. Raises ResetNeeded before `reset`."""
         return None if self.render_mode is None else tuple(self._games.frames())
 
     def _final(self, ended: np.ndarray) -> dict[str, Any]:
-        """`final_obs` and `final_info` of the environments that ended, as gymnasium's vector environments give them."""
+        """`final_obs` and `final_info` of the environments that ended, in the form of gymnasium's `SyncVectorEnv`."""
         info: dict[str, Any] = {}
         for i, frame in zip(ended, self._games.final_frames(ended), strict=True):
             info = self._add_info(info, {"final_obs": frame, "final_info": {}}, i)
@@ -190,7 +193,7 @@ class ArcadeVectorEnv(VectorEnv):
         return [None if one is None else operator.index(one) for one in seed]
 
     def _seed(self, seeds: list[int | None], mask: np.ndarray) -> None:
-        """Give those environments of the mask new keys that have a seed, and all new keys the first time."""
+        """Give new keys to the environments in the mask that have a seed; the first time, to all environments."""
         if not self._games.has_keys:
             self._games.set_keys(np.stack([_key(self.np_random) for _ in seeds]))
         rows = [i for i in np.flatnonzero(mask) if seeds[i] is not None]
@@ -200,7 +203,7 @@ class ArcadeVectorEnv(VectorEnv):
             self._games.set_keys(keys)
 
     def _reset_mask(self, options: dict[str, Any] | None) -> np.ndarray:
-        """Which environments a reset is for, bool[E]. (`options` stays as it is: wrappers read it too.)"""
+        """Which environments to reset, bool[E]. (`options` is left unchanged, because wrappers read it too.)"""
         options = options or {}
         _refuse({name: value for name, value in options.items() if name != "reset_mask"}, ("reset_mask",), "option")
         mask = options.get("reset_mask", np.ones(self.num_envs, bool))
@@ -212,7 +215,7 @@ class ArcadeVectorEnv(VectorEnv):
 class _Games:
     """E games with their random keys, states and frames.
 
-    keys: uint32[E, 2]. over: bool[E], whether a game's episode has ended and nothing was reset since.
+    keys: uint32[E, 2]. over: bool[E], whether a game's episode has ended without a reset since.
     outcome: rewards float32[E], terminated and truncated bool[E] of the last call.
     """
 
@@ -235,7 +238,7 @@ class _Games:
 
     @property
     def has_keys(self) -> bool:
-        """Whether anything was seeded yet."""
+        """Whether the games have been seeded."""
         return self.keys is not None
 
     def set_keys(self, keys: np.ndarray) -> None:
@@ -243,7 +246,7 @@ class _Games:
         self.keys = keys
 
     def check_running(self, or_over: bool = False) -> None:
-        """ResetNeeded if a game was never reset, or is over unless `or_over`."""
+        """Raises ResetNeeded if a game was never reset or, unless `or_over`, is over."""
         if not self._started.all():
             raise ResetNeeded("reset the environment before its first step")
         if self.over.any() and not or_over:
@@ -268,13 +271,13 @@ class _Games:
         self.over = np.where(commands == KEEP, self.over, ended)
 
     def frames(self) -> np.ndarray:
-        """A copy of what is shown now, uint8[E, S, S, 3]. ResetNeeded before the first reset."""
+        """A copy of the current frames, uint8[E, S, S, 3]. Raises ResetNeeded before the first reset."""
         if self._frames is None:
-            raise ResetNeeded("reset the environment before it is drawn")
+            raise ResetNeeded("reset the environment before drawing it")
         return np.array(self._frames)
 
     def final_frames(self, rows: np.ndarray) -> np.ndarray:
-        """The frames that the episodes of these rows ended with in the last call, uint8[len(rows), S, S, 3]."""
+        """The last frames of the episodes of these rows, which ended in the last call, uint8[len(rows), S, S, 3]."""
         width = min(len(self.over), FINAL_FRAMES)
         padded = np.resize(rows, -(-len(rows) // width) * width).astype(np.int32)
         pieces = [_draw(self._env, self._final_states, some) for some in padded.reshape(-1, width)]
@@ -292,9 +295,9 @@ def _advance(
     params: EnvParams,
     limit: jax.Array,
 ) -> tuple[jax.Array, ArcadeState, ArcadeState | None, jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
-    """Keep, step or reset E games: keys, states, the states before a reset at once, frames, and the outcome.
+    """Keep, step or reset E games: keys, states, the states before an immediate reset, frames, and the outcome.
 
-    A step and a reset use up one key each, so that a game in a vector plays as it does alone.
+    Each step and each reset uses one key, so that a game plays the same in a vector as alone.
     """
 
     def one(data, state, action, command):
@@ -325,17 +328,17 @@ def _draw(env: ArcadeEnvironment, states: ArcadeState, rows: jax.Array) -> jax.A
 
 
 def _split(data: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The next key, a key for a step and one for a reset. Keys are data, uint32[2]: the caller may go on with any."""
+    """The next key, a key for a step and one for a reset. Keys are data, uint32[2]."""
     return tuple(jax.random.key_data(jax.random.split(_typed(data), 3)))
 
 
 def _typed(data: jax.Array) -> jax.Array:
-    """The key of this data, whatever kind of key JAX makes by default."""
+    """The threefry key with this data, whatever JAX's default generator."""
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
 def _select(condition: jax.Array, one: Any, other: Any) -> Any:
-    """The one tree where the scalar condition holds, else the other."""
+    """The tree `one` if the scalar condition holds, else `other`."""
     return jax.tree.map(partial(jnp.where, condition), one, other)
 
 
@@ -371,14 +374,14 @@ def _whole(actions: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _count(name: str, value: Any) -> int:
-    """A whole number from 1."""
+    """The value as an int. Raises ValueError unless it is a whole number of at least 1."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 2**31:
-        raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
     return int(value)
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """The mode, or the one of this value or name."""
+    """The mode, or the mode with this value or name."""
     for known in AutoresetMode:
         if mode in (known, known.value, known.name):
             return known
@@ -386,17 +389,17 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def _render_mode(mode: str | None) -> str | None:
-    """The mode, if it is one."""
+    """The mode. Raises ValueError if it is unknown."""
     if mode not in (None, *RENDER["render_modes"]):
         raise ValueError(f"unknown render_mode {mode!r}; use 'rgb_array' or None")
     return mode
 
 
 def _refuse(unknown: Mapping[str, Any], known: Sequence[str], kind: str = "argument") -> None:
-    """A ValueError that names the unknown argument and what there is."""
+    """Raises ValueError, naming the unknown argument and the known ones."""
     if not unknown:
         return
     name = str(next(iter(unknown)))
     close = difflib.get_close_matches(name, known, 1)
-    there = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}" if known else "there is none"
+    there = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}" if known else "there are none"
     raise ValueError(f"unknown {kind} {name!r}: {there}")

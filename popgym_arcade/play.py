@@ -1,7 +1,7 @@
 """Play a game with the keyboard: `popgym-arcade-play NavigatorEasy`.
 
-Arrows and space are the five actions. The game waits for a key; with `--fps` those that move by themselves do. The
-window needs pygame-ce, a GIF pillow: both come with `pip install 'popgym_arcade[human]'`.
+The arrow keys and space are the five actions. The game waits for a key; with `--fps`, games that move on their own keep
+moving. The window needs pygame-ce and a GIF needs pillow: `pip install 'popgym_arcade[human]'` installs both.
 """
 
 import argparse
@@ -19,25 +19,25 @@ import numpy as np
 import popgym_arcade
 from popgym_arcade.environments.arcade import DOWN, FIRE, LEFT, OBS_SIZES, RIGHT, UP
 
-MOVING = ("Breakout", "CartPole", "NoisyCartPole", "Skittles", "Tetris")  # families in which FIRE lets a step pass
+MOVING = ("Breakout", "CartPole", "NoisyCartPole", "Skittles", "Tetris")  # families that move on their own: FIRE waits
 WAIT = FIRE
-WINDOW = 768  # pixels of a window's side, about
+WINDOW = 768  # approximate height of the window in pixels
 GAP = 8  # pixels between two twins
-KEY_MILLISECONDS = 100  # after which a wait for a key begins anew: Python handles no Ctrl-C during it
-FRAME_MILLISECONDS = 200  # of a GIF, where no --fps is given
+KEY_MILLISECONDS = 100  # longest single wait for a key: Python does not handle Ctrl-C during one
+FRAME_MILLISECONDS = 200  # of a GIF, without --fps
 
 
 class Session:
-    """One player's game: its state, and what the screen shows. Knows nothing of windows and keys.
+    """One player's game: its state, and what the screen shows. Independent of windows and keys.
 
-    state: of the environment. After the end of an episode the last one, until `restart`.
-    score: int, the state's score, or the steps of a game that scores them.
+    state: the environment's. After the end of an episode its last state, until `restart`.
+    score: int, the state's score, or the steps so far in a game without one.
     episode_return: float, undiscounted.
     over: bool, whether the episode has ended.
     """
 
     def __init__(self, env_id: str, twins: Sequence[bool], obs_size: int, seed: int):
-        """`twins` are the values of `partial_obs` to show, from left to right. A ValueError for an unknown id."""
+        """`twins` are the values of `partial_obs` to show, from left to right. Raises ValueError for an unknown id."""
         environments = [gymnax.make(env_id, partial_obs=partial_obs, obs_size=obs_size) for partial_obs in twins]
         self._env, self._params = environments[0]
         self._draw = jax.jit(lambda state: [env.get_obs(state) for env, _ in environments])
@@ -51,7 +51,7 @@ class Session:
         self.episode_return, self.over = 0.0, False
 
     def act(self, action: int) -> None:
-        """Take a step; nothing happens after the end of an episode."""
+        """Take a step; does nothing after the end of an episode."""
         if self.over:
             return
         self._key, key = jax.random.split(self._key)
@@ -73,29 +73,27 @@ class Session:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses in one line."""
+    """Reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def expanded(path: str) -> Path:
-    """A path in which a leading `~` is the home folder."""
+    """A path with a leading `~` replaced by the home folder."""
     return Path(os.path.expanduser(path))
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line's flags, checked as far as they can be without a window."""
+    """The flags on the command line, checked as far as possible without a window."""
     parser = _Parser("popgym-arcade-play", description="Play a game with arrows and space; R restarts, Q quits.")
-    parser.add_argument("env_id", help="NavigatorEasy, for instance")
+    parser.add_argument("env_id", help="a game, for example NavigatorEasy")
     parser.add_argument("-p", "--partial-obs", action="store_true", help="show the partially observable twin")
     parser.add_argument("--both", action="store_true", help="show both twins side by side")
-    parser.add_argument("-o", "--obs-size", type=int, choices=OBS_SIZES, default=256, help="pixels of a frame's side")
-    parser.add_argument("--fps", type=float, help=f"steps a second without a key being pressed: {', '.join(MOVING)}")
-    parser.add_argument("--record", type=expanded, metavar="FILE.gif", help="save what was played as a GIF")
-    parser.add_argument(
-        "--seed", type=int, help="of the first episode and all that follow; without it, another each time"
-    )
+    parser.add_argument("-o", "--obs-size", type=int, choices=OBS_SIZES, default=256, help="side of a frame in pixels")
+    parser.add_argument("--fps", type=float, help=f"steps per second even without a key: {', '.join(MOVING)}")
+    parser.add_argument("--record", type=expanded, metavar="FILE.gif", help="record the session as a GIF")
+    parser.add_argument("--seed", type=int, help="seed of the first episode and all that follow; random by default")
     args = parser.parse_args(argv)
     if args.both and args.partial_obs:
         parser.error("--both shows both twins: leave -p out")
@@ -104,11 +102,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.fps is not None and not 0 < args.fps <= 1000:
         parser.error(f"--fps {args.fps:g}: use a number above 0, up to 1000")
     if args.fps is not None and not args.env_id.startswith(MOVING):
-        parser.error(f"--fps: {args.env_id} moves only on a key; those that do not are {', '.join(MOVING)}")
+        parser.error(f"--fps: {args.env_id} moves only on a key; games that move on their own: {', '.join(MOVING)}")
     if args.record is not None and args.record.suffix != ".gif":
         parser.error(f"--record {args.record}: use a name that ends with .gif")
     if args.record is not None and args.record.exists():
-        parser.error(f"--record {args.record} exists already: use another name")
+        parser.error(f"--record {args.record} already exists: use another name")
     if args.record is not None and not args.record.absolute().parent.is_dir():
         parser.error(f"--record {args.record}: there is no folder {args.record.parent}")
     try:
@@ -119,7 +117,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def play(args: argparse.Namespace, pygame) -> Session:
-    """Open a window and play until Q or until it is closed; the session as it was then."""
+    """Open a window, play until Q is pressed or the window is closed, and return the session."""
     twins = (False, True) if args.both else (args.partial_obs,)
     seed = secrets.randbits(32) if args.seed is None else args.seed
     session = Session(args.env_id, twins, args.obs_size, seed)
@@ -139,7 +137,7 @@ def play(args: argparse.Namespace, pygame) -> Session:
             actions = [moves[key] for key in pressed if key in moves]
             if args.fps is not None:
                 held = pygame.key.get_pressed()
-                # a step takes one action: the first key since the last step, else one that is being held
+                # a step takes one action: the first key since the last step, else a key that is held down
                 actions = (actions + [action for key, action in moves.items() if held[key]] + [WAIT])[:1]
             if pygame.K_r in pressed:
                 session.restart()
@@ -155,7 +153,7 @@ def play(args: argparse.Namespace, pygame) -> Session:
 
 
 def _events(fps: float | None, clock, pygame) -> list:
-    """Keys pressed since the last call (closing the window is Q): of at least one, or of a frame's time with `fps`."""
+    """Keys pressed since the last call (closing the window is Q). Waits for one, or with `fps` for the next frame."""
     if fps is None:
         events = [pygame.event.wait(KEY_MILLISECONDS)]
         while events[0].type == pygame.NOEVENT:
@@ -169,13 +167,13 @@ def _events(fps: float | None, clock, pygame) -> list:
 
 
 def _window_size(width: int, height: int, desktop: tuple[int, int]) -> tuple[int, int]:
-    """A whole multiple of a picture's size, about `WINDOW` high, that leaves a tenth of the desktop free."""
+    """The largest whole multiple of a picture's size, up to `WINDOW` high, that leaves a tenth of the desktop free."""
     most = min(WINDOW // height, int(0.9 * desktop[0]) // width, int(0.9 * desktop[1]) // height)
     return width * max(1, most), height * max(1, most)
 
 
 def _show(session: Session, frame: np.ndarray, env_id: str, window, pygame) -> None:
-    """Put a picture into the window, score and return into its title."""
+    """Show a picture in the window, and score and return in its title."""
     surface = pygame.surfarray.make_surface(frame.swapaxes(0, 1))
     pygame.transform.scale(surface, window.get_size(), window)
     pygame.display.flip()
@@ -184,7 +182,7 @@ def _show(session: Session, frame: np.ndarray, env_id: str, window, pygame) -> N
 
 
 def _save(frames: list[np.ndarray], path: Path, milliseconds: int) -> None:
-    """Write a GIF, which knows hundredths of a second."""
+    """Write a GIF, with at least 20 ms per frame: GIFs count in hundredths of a second."""
     from PIL import Image
 
     first, *others = (Image.fromarray(frame) for frame in frames)
@@ -192,7 +190,7 @@ def _save(frames: list[np.ndarray], path: Path, milliseconds: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of `popgym-arcade-play`. Exits with 2 and one line on bad input."""
+    """Entry point of `popgym-arcade-play`. Exits with code 2 and one line on bad input."""
     args = parse_args(argv)
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
@@ -205,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(2)
     try:
         play(args, pygame)
-    except KeyboardInterrupt:  # a recording is saved by then
+    except KeyboardInterrupt:  # a recording is already saved
         sys.exit(130)
     except pygame.error as error:
         print(f"popgym-arcade-play: error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""All ids, and how to make an environment of one."""
+"""All ids, and how to make an environment from one."""
 
 import copy
 import difflib
@@ -26,13 +26,13 @@ REGISTERED_ENVIRONMENTS = list(_CONSTRUCTORS)
 class FiveValueEnvironment(Wrapper, LegacyStepAPIWrapper):
     """An environment whose `step` returns `obs, state, reward, done, info`, as POPGym Arcade documents it.
 
-    `info` holds arrays of the batch's shape only, because training code averages every leaf of it: `terminated` and
-    `truncated`, both bool. With `final_state=True` it also holds the state before the auto-reset. gymnax's
-    `final_observation` is left out, because what a jitted function returns has to be computed: a second drawing.
+    `info` holds only arrays of the batch's shape, because training code averages every leaf of it: `terminated` and
+    `truncated`, both bool. With `final_state=True` it also holds the state before the auto-reset. It lacks gymnax's
+    `final_observation`: a jitted function computes everything it returns, so every step would draw a second frame.
     """
 
     def __init__(self, env: ArcadeEnvironment, final_state: bool = False):
-        """A ValueError for a `final_state` that is not a bool."""
+        """Raises ValueError if `final_state` is not a bool."""
         if not isinstance(final_state, bool):
             raise ValueError(f"final_state must be True or False, not {final_state!r}")
         LegacyStepAPIWrapper.__init__(self, env)
@@ -48,11 +48,11 @@ class FiveValueEnvironment(Wrapper, LegacyStepAPIWrapper):
         return obs, state, reward, done, {name: info[name] for name in names}
 
     def __deepcopy__(self, memo: dict) -> "FiveValueEnvironment":
-        """A copy. gymnax's Gym wrappers begin with one, and later fail because a step has not six values."""
+        """A copy. Raises TypeError in gymnax's Gym wrappers, which copy first and later fail to unpack six values."""
         caller = sys._getframe(1).f_back  # of copy.deepcopy
         if caller is not None and caller.f_globals.get("__name__") == "gymnax.wrappers.gym":
             raise TypeError(
-                f"gymnax's Gym wrappers take six values a step: give them gymnax.make({self.name!r}, ...), "
+                f"gymnax's Gym wrappers need six values per step: give them gymnax.make({self.name!r}, ...), "
                 f"or use gymnasium.make('popgym_arcade/{self.name}-v0', ...)"
             )
         return type(self)(copy.deepcopy(self._env, memo), self._final_state)
@@ -63,35 +63,35 @@ def make(
 ) -> tuple[FiveValueEnvironment, EnvParams]:
     """Make an environment with the five-value interface of POPGym Arcade, and its default parameters.
 
-    With `final_state`, `info` also holds the state that the step led to, before the auto-reset: a dataclass.
+    With `final_state`, `info` also holds the state after the step and before the auto-reset, a dataclass.
     `gymnax.make` takes `partial_obs` and `obs_size` too and returns the six-value environment that gymnax's wrappers
-    expect. A ValueError for an unknown id (with the closest known ones), an `obs_size` other than 128 or 256, or a
-    `partial_obs` or `final_state` that is not a bool.
+    expect. Raises ValueError for an unknown id (naming the closest known ones), an `obs_size` other than 128 or 256,
+    or a `partial_obs` or `final_state` that is not a bool.
     """
     env = make_game(env_id, partial_obs, obs_size)
     return FiveValueEnvironment(env, final_state), env.default_params
 
 
 def make_game(env_id: str, partial_obs: bool = False, obs_size: int = 128) -> ArcadeEnvironment:
-    """Make the environment itself, with six values a step. The same ValueErrors as `make`."""
+    """Make the environment itself, whose step returns six values. Raises ValueError as `make` does."""
     if env_id not in _CONSTRUCTORS:
         raise ValueError(f"unknown environment {env_id!r}; the closest are {', '.join(_closest(str(env_id)))}")
     return _CONSTRUCTORS[env_id](partial_obs=partial_obs, obs_size=obs_size)
 
 
 def _closest(env_id: str) -> list[str]:
-    """The three most similar ids, capitals and small letters being the same."""
+    """The three most similar ids, ignoring case."""
     ids = {known.lower(): known for known in REGISTERED_ENVIRONMENTS}
     return [ids[match] for match in difflib.get_close_matches(env_id.lower(), ids, n=3, cutoff=0)]
 
 
 def register(env_id: str, constructor: type[ArcadeEnvironment]) -> None:
-    """Add a game of one's own to `make`, to gymnax, to Gymnasium and to `REGISTERED_ENVIRONMENTS`.
+    """Add a game of your own to `make`, gymnax, Gymnasium and `REGISTERED_ENVIRONMENTS`.
 
-    Gymnasium knows "Lamps" as "popgym_arcade/Lamps-v0". The scripts go by the list.
+    Gymnasium calls "Lamps" "popgym_arcade/Lamps-v0". The training scripts look up games in `REGISTERED_ENVIRONMENTS`.
 
-    `constructor` takes `partial_obs` and `obs_size` as every game does. A ValueError for an id that is taken, or
-    of a form that Gymnasium refuses, or anything but a subclass of `ArcadeEnvironment`.
+    `constructor` takes `partial_obs` and `obs_size` as every game does. Raises ValueError if the id is taken, if
+    Gymnasium rejects its form, or if `constructor` is not a subclass of `ArcadeEnvironment`.
     """
     if not (isinstance(constructor, type) and issubclass(constructor, ArcadeEnvironment)):
         raise ValueError(f"{constructor!r} is not a subclass of ArcadeEnvironment")
@@ -100,14 +100,14 @@ def register(env_id: str, constructor: type[ArcadeEnvironment]) -> None:
     try:
         popgym_arcade_gymnasium.register(env_id)
     except gymnasium.error.Error as error:
-        raise ValueError(f"the id {env_id!r} is not one that Gymnasium takes: {error}") from None
+        raise ValueError(f"Gymnasium rejects the id {env_id!r}: {error}") from None
     gymnax.registration.register(env_id, constructor)
     _CONSTRUCTORS[env_id] = constructor
     REGISTERED_ENVIRONMENTS.append(env_id)
 
 
 def _register() -> None:
-    """Add the ids to gymnax, which refuses an id that it has already (after a reload of this module), and Gymnasium."""
+    """Add the ids to Gymnasium, and to gymnax, which rejects ids it already has (after this module is reloaded)."""
     popgym_arcade_gymnasium.register()
     for env_id, constructor in _CONSTRUCTORS.items():
         if env_id not in gymnax.registration.registered_envs:

@@ -1,4 +1,4 @@
-"""Modules that another package imports at its start and hardly ever uses."""
+"""Stand-ins for modules that another package imports on start-up and hardly ever uses."""
 
 import contextlib
 import importlib
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StandIn(types.ModuleType):
-    """Imports the module of its name when something in that module is used for the first time."""
+    """Imports the module it is named after when something in it is first used."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self.__name__), name)
@@ -17,7 +17,7 @@ class StandIn(types.ModuleType):
 
 @contextlib.contextmanager
 def stand_ins(*names: str) -> Iterator[None]:
-    """Within the context, importing a module of `names` gives a stand-in, unless the module is loaded already."""
+    """Within the context, importing one of these modules gives a stand-in, unless it is already loaded."""
     installed = [name for name in names if name not in sys.modules]
     sys.modules.update({name: StandIn(name) for name in installed})
     try:

@@ -1,7 +1,7 @@
-"""Wrappers for the five values a step of `popgym_arcade.make`.
+"""Wrappers for environments from `popgym_arcade.make`, whose step returns five values.
 
-`LogWrapper` has the fields and the keys of the published package's. For the six values of `gymnax.make`, use
-`gymnax.wrappers`.
+`LogWrapper` has the same fields and keys as the published package's. For environments from `gymnax.make`, whose step
+returns six values, use `gymnax.wrappers`.
 """
 
 import math
@@ -18,13 +18,13 @@ Step = tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, jax.Array]]
 
 
 class Wrapper:
-    """An environment around another one, whose attributes it has too.
+    """An environment that wraps another and exposes its attributes.
 
-    Two are equal if their class, what they wrap and their options are: what JAX compiled for one serves the other.
+    Two are equal if their class, wrapped environment and options are: what JAX compiled for one serves the other.
     """
 
     def __init__(self, env: Any):
-        """A ValueError for a gymnax environment, whose step returns six values."""
+        """Raises ValueError for a gymnax environment, whose step returns six values."""
         if isinstance(env, Environment):
             raise ValueError(
                 f"{type(self).__name__} takes the five values of popgym_arcade.make and {env.name} returns six: "
@@ -33,17 +33,17 @@ class Wrapper:
         self._env = env
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of what it wraps. (A copy asks for special names before it has anything to ask.)"""
+        """An attribute of the wrapped environment. (`copy` asks for special names before there is one.)"""
         if name == "_env" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._env, name)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other is the same wrapper of an equal environment."""
+        """Whether `other` is the same kind of wrapper around an equal environment."""
         return self is other or (type(self) is type(other) and vars(self) == vars(other))
 
     def __hash__(self) -> int:
-        """As `==` demands."""
+        """Equal wrappers have equal hashes."""
         return hash((type(self), self._env))
 
 
@@ -54,7 +54,7 @@ class LogEnvState:
     env_state: the state of the environment.
     episode_returns: float32, sum of the rewards of this episode so far.
     episode_lengths: int32, steps of this episode so far.
-    returned_episode_returns, returned_episode_lengths: the same of the last episode that ended, 0 before the first end.
+    returned_episode_returns, returned_episode_lengths: the same for the last episode that ended, 0 until one has.
     timestep: int32, steps since `reset`.
     """
 
@@ -67,7 +67,7 @@ class LogEnvState:
 
 
 class LogWrapper(Wrapper):
-    """Adds up returns and lengths of episodes, and puts those of the last episode that ended into `info`.
+    """Tracks returns and lengths of episodes, and reports those of the last episode that ended in `info`.
 
     New keys of `info`: `returned_episode_returns` (float32), `returned_episode_lengths` (int32), `timestep` (int32) and
     `returned_episode` (bool, whether an episode ended in this step).
@@ -104,7 +104,7 @@ class LogWrapper(Wrapper):
 
 
 class FlattenObservationWrapper(Wrapper):
-    """Observations with one axis, uint8[obs_size * obs_size * 3] for a game."""
+    """Flattens observations to one axis: uint8[obs_size * obs_size * 3] for a game."""
 
     def observation_space(self, params: Any = None) -> spaces.Box:
         """The space of the flat observations."""
@@ -125,5 +125,5 @@ class FlattenObservationWrapper(Wrapper):
 
 
 def _flat(bound: Any) -> Any:
-    """A bound of a `Box`, which is one number or an array of the observations' shape."""
+    """A flat bound of a `Box`, which is one number or an array of the observations' shape."""
     return jnp.ravel(bound) if jnp.ndim(bound) else bound

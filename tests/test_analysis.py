@@ -271,7 +271,7 @@ def test_a_run_that_does_not_fit_its_script_is_refused(run, tmp_path):
     def with_args(**changes):
         return changed(args=about["args"] | changes)
 
-    refused("made by dqn_cnn.py, of which it has no copy", out, **changed(script="dqn_cnn"))
+    refused("made by dqn_cnn.py and has no copy of it", out, **changed(script="dqn_cnn"))
     misfit = r"params\S+ is float32\[.*\] in the checkpoint, float32\[.*\] in the script"
     refused(misfit, out, **with_args(hidden_size=8))
     refused("--wings, which pqn_mlp.py does not have", out, **with_args(wings=2))
@@ -390,7 +390,7 @@ def test_what_makes_a_group(folder, run):
         "CartPole-v1, pqn_mlp, no memory, full": [0, 2],
         "CartPole-v1, pqn_mlp, no memory, full (wide)": [1],
     }
-    with pytest.raises(UserError, match="seed 0 of one training is there twice"):
+    with pytest.raises(UserError, match="seed 0 of one training appears twice"):
         groups_of([one, seed, dataclasses.replace(one, name="copy")])
     mdp, pomdp = in_twins(load_agent(untrained("pqn_rnn", folder, **PIXELS)), "both")
     assert list(groups_of([mdp, pomdp])) == [

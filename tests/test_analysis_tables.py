@@ -236,9 +236,9 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     ("flags", "words"),
     [
         ([], "give --csv, or --folders and --out"),
-        (["--csv", "other.csv"], "--csv other.csv: no table of an analysis script is among them"),
+        (["--csv", "other.csv"], "--csv other.csv: none of these is a table of an analysis script"),
         (["--csv", "none.csv"], "--csv none.csv: No such file"),
-        (["--csv", "half.csv"], "--csv half.csv: a column is missing or has another form than expected: KeyError"),
+        (["--csv", "half.csv"], "--csv half.csv: a column is missing or malformed: KeyError"),
         (["--folders", "empty", "--out", "pages"], "--folders empty: it has no tables of an analysis script"),
     ],
 )

@@ -120,7 +120,7 @@ def test_a_variant_is_refused_unless_every_expression_changes_the_script(tmp_pat
     line = "source benchmark/common.sh; flags=; variant pqn_mlp.py small 's/Count = 32/Count = 16/' 's/no such line/x/'"
     env = environment(tmp_path, {"DRY_RUN": "1"})
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and done.stderr == "pqn_mlp.py has no line that this changes: s/no such line/x/\n"
+    assert done.returncode == 2 and done.stderr == "pqn_mlp.py: this expression changes nothing: s/no such line/x/\n"
     assert not done.stdout and not (tmp_path / "runs").exists()
 
 
@@ -133,11 +133,11 @@ def test_a_complete_training_is_not_run_again(tmp_path):
     again = run(path, tmp_path, **settings)
     assert "complete: pqn_mlp.py --env-id CartPoleEasy" in again.stdout
     assert [call.split()[0] for call in calls(tmp_path)[2:]] == ["benchmark/report.py"]
-    assert "other code" not in again.stderr
+    assert "different code" not in again.stderr
     (complete,) = tmp_path.glob("runs/*/complete")
     complete.write_text("1 2\n")
     said = run(path, tmp_path, **settings).stderr
-    assert said == f"that was with other code; remove {complete.parent} to train it again\n"
+    assert said == f"trained with different code; remove {complete.parent} to train it again\n"
     run(path, tmp_path, **settings, SEEDS="0 1")  # another command, and a report of its run alone
     assert "--num-seeds 2" in calls(tmp_path)[4]
     reports = [call.split("--runs ")[1].split(" --out")[0] for call in calls(tmp_path) if "report.py" in call]
@@ -160,7 +160,7 @@ def test_code_that_a_training_uses_and_that_changed_since_is_reported(tmp_path):
     }.items():
         before = changed.read_text()
         changed.write_text(before + "# changed\n")
-        assert run(path, tmp_path, **settings).stderr.count("that was with other code") == reported, changed
+        assert run(path, tmp_path, **settings).stderr.count("trained with different code") == reported, changed
         changed.write_text(before)
         assert run(path, tmp_path, **settings).stderr == ""
 
@@ -192,7 +192,7 @@ def test_a_signal_stops_the_list_and_the_training_which_saves_itself(sent, code,
     assert int((tmp_path / "calls.group").read_text()) != process.pid  # a terminal's Ctrl-C is to the list's group
     os.killpg(process.pid, sent)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == code and said == "stopped; the same command goes on\n"
+    assert process.returncode == code and said == "stopped; run the same command to resume\n"
     assert len(calls(tmp_path)) == 2 and calls(tmp_path)[1] == "saved"
     done = run(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
     assert done.returncode == 0 and "--resume" in calls(tmp_path)[2]
@@ -202,7 +202,8 @@ def test_two_lists_do_not_train_the_same_at_the_same_time(tmp_path):
     settings = {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
     first = start(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
     second = run(ROOT / "benchmark/pqn_mlp.sh", tmp_path, **settings)
-    assert second.returncode == 1 and "failed: another list is at it: pqn_mlp.py --env-id CartPoleEasy" in second.stderr
+    assert second.returncode == 1
+    assert "failed: another list is training it: pqn_mlp.py --env-id CartPoleEasy" in second.stderr
     assert len([call for call in calls(tmp_path) if call.startswith("pqn_mlp.py")]) == 1
     assert not (tmp_path / "runs.unfinished").exists()
     first.terminate()
@@ -279,8 +280,8 @@ def test_one_seed_is_refused_before_it_is_trained(tmp_path):
 def test_a_list_names_settings_that_it_ignores(tmp_path):
     done = run(ROOT / "benchmark/encoders.sh", tmp_path, DRY_RUN="1", BUDGET="gpu", ENVS="TetrisEasy")
     assert done.returncode == 0 and done.stderr.splitlines() == [
-        "encoders.sh: ENVS=TetrisEasy has no effect, this list has its own",
-        "encoders.sh: BUDGET=gpu has no effect, this list has its own",
+        "encoders.sh: ignoring ENVS=TetrisEasy, this list sets its own",
+        "encoders.sh: ignoring BUDGET=gpu, this list sets its own",
     ]
 
 
@@ -288,11 +289,11 @@ def test_a_list_names_settings_that_it_ignores(tmp_path):
     ("settings", "words"),
     [
         ({"BUDGET": "large"}, "BUDGET=large: use smoke, cpu, gpu or paper"),
-        ({"SEEDS": "0 2"}, 'SEEDS=0 2: use neighbours in order, as "0 1 2"'),
+        ({"SEEDS": "0 2"}, 'SEEDS=0 2: use consecutive numbers, such as "0 1 2"'),
         ({"SEEDS": "a"}, "SEEDS=a: use"),
-        ({"TWINS": "both"}, "TWINS=both: use pomdp, mdp or both of them"),
+        ({"TWINS": "both"}, 'TWINS=both: use pomdp, mdp or "pomdp mdp"'),
         ({"SETTINGS": "mine"}, "SETTINGS=mine: use stated or code"),
-        ({"ENVS": "CartPoleEasy Pong"}, "ENVS=CartPoleEasy Pong: Pong is no id of popgym_arcade"),
+        ({"ENVS": "CartPoleEasy Pong"}, "ENVS=CartPoleEasy Pong: Pong is not an id of popgym_arcade"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(settings, words, tmp_path):

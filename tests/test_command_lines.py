@@ -135,9 +135,9 @@ def test_main_takes_numpys_numbers_and_paths(tmp_path):
         ({"num_envs": None}, "--num-envs None: use a whole number"),
         ({"gamma": "0.5"}, "--gamma 0.5: use a number"),
         ({"anneal_lr": 1}, "--anneal-lr 1: use True or False"),
-        ({"run_dir": 3}, "--run-dir 3: use a text"),
-        ({"run_dir": b"runs"}, "use a text"),
-        ({"env_params": "max_steps_in_episode=3"}, "use several, each a text"),
+        ({"run_dir": 3}, "--run-dir 3: use a string"),
+        ({"run_dir": b"runs"}, "use a string"),
+        ({"env_params": "max_steps_in_episode=3"}, "use several, each a string"),
         ({"num_processes": "2"}, "--num-processes 2: use a whole number"),
     ],
 )

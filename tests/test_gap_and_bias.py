@@ -223,7 +223,7 @@ REFUSALS = {  # folder or pattern: words of the line
     "nan.csv": r"nan.csv cannot be read: line 2 is damaged",
     "vectors/*": r"nothing to compare: left out, no twins: CartPole-v1",
     "half/*": r"nothing to compare: no memory has runs on both twins",
-    "twice/*": r"pqn GRU NavigatorEasy mdp seed 0 is there twice: in \S+/runs/Nav\S+ and in \S+/twice/Nav\S+",
+    "twice/*": r"pqn GRU NavigatorEasy mdp seed 0 appears twice: in \S+/runs/Nav\S+ and in \S+/twice/Nav\S+",
 }
 
 

@@ -109,7 +109,7 @@ def test_registering_imports_no_jax_and_any_order_of_imports_works():
     ("options", "told"),
     [
         ({"partial_ops": True}, "did you mean 'partial_obs'"),
-        ({"xyzzy": 1}, "there are "),
+        ({"xyzzy": 1}, "use one of "),
         ({"obs_size": 64}, "128 or 256"),
         ({"partial_obs": 1}, "True or False"),
         ({"env_params": {"max_steps": 3}}, "unknown parameter 'max_steps': "),

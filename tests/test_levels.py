@@ -194,7 +194,7 @@ def test_levels_that_are_not_unseen_and_ids_without_bounds_are_refused(agents, t
     with pytest.raises(UserError, match="trained on levels from 1,000,000 on"):
         levels.num_levels(dataclasses.replace(agent, saved=late))
     run = untrained("pqn_mlp", tmp_path / "runs")
-    with pytest.raises(UserError, match="CartPole-v1: levels are those of the ids of popgym_arcade"):
+    with pytest.raises(UserError, match="CartPole-v1: only the ids of popgym_arcade have levels"):
         levels.main(levels.Args(runs=(str(run),), out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
 

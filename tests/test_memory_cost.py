@@ -39,7 +39,7 @@ def test_a_calls_time_is_a_median_without_the_first_call(monkeypatch):
     ("changes", "words"),
     [
         ({"memories": ("Elephant",)}, "--memories 'Elephant' is unknown: use MinGRU"),
-        ({"memories": ()}, "--memories: name one"),
+        ({"memories": ()}, "--memories: name at least one"),
         ({"num_envs": 0}, "--num-envs 0"),
         ({"memories": ("GRU",), "out": TABLE}, "is the table of all memories"),
     ],

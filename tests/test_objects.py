@@ -141,7 +141,7 @@ def test_an_action_of_a_wrong_shape_is_refused(door):
 @pytest.mark.parametrize("wrapper", [wrappers.GymnaxToGymWrapper, wrappers.GymnaxToVectorGymWrapper])
 def test_gymnaxs_gym_wrappers_refuse_five_values_in_one_line(wrapper):
     env, params = popgym_arcade.make("NavigatorEasy")
-    with pytest.raises(TypeError, match="six values a step: give them gymnax.make") as error:
+    with pytest.raises(TypeError, match="six values per step: give them gymnax.make") as error:
         wrapper(env, params=params)
     assert "\n" not in str(error.value) and "popgym_arcade/NavigatorEasy-v0" in str(error.value)
 

@@ -75,10 +75,10 @@ def test_a_training_is_worse_only_if_other_seeds_agree(tmp_path, capsys):
         sides = {"before": "a", "after": after, "again_before": "a", "again_after": again}
         fine = regression.main(regression.Args(**{side: (f"{tmp_path}/{name}/*",) for side, name in sides.items()}))
         *_, told = capsys.readouterr().out.splitlines()
-        assert fine == (told == "none of these is worse")
+        assert fine == (told == "no training is worse")
         return told
 
-    assert worse("b", "a") == worse("b", "c") == "none of these is worse"
+    assert worse("b", "a") == worse("b", "c") == "no training is worse"
     assert worse("b", "d") == worse("d", "b") == "worse or missing: pqn_rnn GRU CartPoleEasy mdp"
     with pytest.raises(UserError, match="together"):
         regression.Args(("a",), ("b",), again_after=("c",)).checked()
@@ -103,7 +103,7 @@ def test_tasks_of_one_run_are_compared_separately_and_missing_ones_count(tmp_pat
     ("changes", "words"),
     [
         ({"finals": [1.0]}, "one seed says nothing about a difference"),
-        ({"step": 300}, "until 200 steps before and 300 after, which cannot be compared"),
+        ({"step": 300}, "evaluated at different steps, up to 200 before and 300 after the change"),
         ({"finals": []}, "no evaluation of the greedy policy"),
     ],
 )

@@ -229,7 +229,7 @@ def test_a_line_names_runs_of_a_cell_that_were_not_trained_alike(tmp_path, capsy
         write_run(tmp_path, f"a{seed}", "GRU", rows, seed=seed, run_dir=f"runs/{seed}", learning_rate=rate)
         write_run(tmp_path, f"b{seed}", "LRU", rows, seed=seed, env_ids=[f"Task{seed}"], learning_rate=rate)
     assert [len(cell.final) for cell in cells_of(tmp_path) if cell.group == "GRU"] == [3]
-    said = "--by memory: runs of GRU are put together that differ in learning_rate (0.0005, 0.001)\n"
+    said = "--by memory: runs of GRU share a cell but differ in learning_rate (0.0005, 0.001)\n"
     assert capsys.readouterr().err == said
     cells_of(tmp_path, by="memory+learning_rate")
     assert capsys.readouterr().err == ""
@@ -238,7 +238,7 @@ def test_a_line_names_runs_of_a_cell_that_were_not_trained_alike(tmp_path, capsy
 def test_runs_with_one_name_in_two_folders_are_two(tmp_path):
     for folder, value in (("one", 0.9), ("two", 0.1)):
         write_run(tmp_path / folder, "run", "GRU", [(0, 0, "random", 0.0), (100, 0, "greedy", value)])
-    with pytest.raises(UserError, match=f"a seed twice, in {tmp_path}/one/run, {tmp_path}/two/run"):
+    with pytest.raises(UserError, match=f"a seed appears twice, in {tmp_path}/one/run, {tmp_path}/two/run"):
         cells_of(tmp_path / "*")
 
 
@@ -424,18 +424,18 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path):
     [
         ("--runs FOLDER/nothing* --out OUT", "no run folder"),
         ("--runs FOLDER/a* --by wings --out OUT", "runs have memory"),
-        ("--runs FOLDER/twice* --out OUT", "a seed twice, in twice0, twice1"),
+        ("--runs FOLDER/twice* --out OUT", "a seed appears twice, in twice0, twice1"),
         ("--runs FOLDER/broken --out OUT", "broken is not a run folder: it has no readable args.json"),
         ("--csv FOLDER/young.csv --out OUT", "GRU, Task: no evaluation of the greedy policy"),
         ("--csv FOLDER/unlike.csv --out OUT", "GRU, Task: no evaluation of the random policy"),
         ("--csv FOLDER/picture.csv --out OUT", "picture.csv: this is not a table"),
         ("--docs FOLDER/page.md --csv FOLDER/young.csv", "give --runs or --csv, and --out; or --docs alone"),
-        ("--csv FOLDER/words.csv --out OUT", "line 2 has no return_mean that can be read"),
-        ("--docs FOLDER/nowhere.md", "there is no such page"),
+        ("--csv FOLDER/words.csv --out OUT", "line 2 has no valid return_mean"),
+        ("--docs FOLDER/nowhere.md", "nowhere.md: no such page"),
         ("--runs FOLDER/a*", "give --runs or --csv, and --out; or --docs alone"),
         ("--csv FOLDER/none.csv --out OUT", "none.csv: No such file"),
         ("--csv FOLDER/a0/eval.csv --out OUT", "it lacks memory, run"),
-        ("--docs FOLDER/page.md", "asks for nothing.md, which is not there"),
+        ("--docs FOLDER/page.md", "asks for nothing.md, which does not exist"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
@@ -458,7 +458,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
 
 def test_a_refusal_on_the_command_line(tmp_path):
     done = called(report.__file__, "--docs", f"{tmp_path}/nowhere.md")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "there is no such page" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "nowhere.md: no such page" in done.stderr
 
 
 def test_no_page_is_written_if_another_cannot_be(tmp_path):
@@ -500,7 +500,7 @@ def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
     report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "tasks")))
     assert (tmp_path / "out" / "tasks.png").stat().st_size > 5000
     write("third", "multi", [a, b], both)
-    with pytest.raises(UserError, match="a seed twice"):
+    with pytest.raises(UserError, match="a seed appears twice"):
         cells_of(tmp_path)
 
 

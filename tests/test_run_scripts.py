@@ -133,7 +133,7 @@ def test_a_run_without_a_copy_is_read_by_the_script_of_its_name(run, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("elephant", "was made by elephant.py, of which it has no copy"),
+        ("elephant", "was made by elephant.py and has no copy of it"),
         ("benchmark", "not a training script"),
         ("../../etc/passwd", "is not the name of a script"),
     ],
@@ -252,7 +252,7 @@ def test_two_versions_of_a_module_in_one_call_are_refused(own_module, tmp_path, 
     run = pqn_mlp.main(args)
     assert resumed(run) == run
     (run / "my_games.py").write_text(LAMPS.replace("PATIENCE", "9"))
-    with pytest.raises(UserError, match="differs from .*my_games.py, which is loaded already"):
+    with pytest.raises(UserError, match="differs from .*my_games.py, which is already loaded"):
         run_scripts.load_script(run)
 
 

@@ -107,7 +107,7 @@ def test_a_shipped_copy_is_loaded_like_a_run_and_reveals_nothing_about_the_machi
         np.testing.assert_array_equal(ship_agent.rounded(one, 8), other)
     with (folder / "eval.csv").open() as file:
         assert [(row["policy"], row["seed"]) for row in csv.DictReader(file)] == [("random", "6"), ("greedy", "6")]
-    for index, words in ((1, "CartPole-v1 exists already"), (2, "--seed-index 2")):
+    for index, words in ((1, "CartPole-v1 already exists"), (2, "--seed-index 2")):
         with pytest.raises(UserError, match=words):
             ship_agent.ship(dataclasses.replace(shipped, seed_index=index))
 

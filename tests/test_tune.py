@@ -397,7 +397,7 @@ def test_a_script_of_your_own_is_named_by_its_path(own_script, asked_here, capsy
     assert tune.make_folder(args).name.startswith("my-idea-")
     for flags, words in (
         ("--search hidden_size=8,16", "my-idea.py has no hidden_size to search"),
-        ("--search wide=0..9", "my-idea.py refuses the lowest values: --wide 0: use 1 or more"),
+        ("--search wide=0..9", "my-idea.py rejects the lowest values: --wide 0: use 1 or more"),
     ):
         with pytest.raises(tune.UserError, match=words):
             tune.read_settings(["--script", "my-idea.py", "--env-ids", "CartPole-v1", *flags.split()])
@@ -495,7 +495,7 @@ def test_values_become_flags_of_the_script(asked_here):
         ("--search gamma=0.9..1 --best-returns CartPoleEasy", "write ID=NUMBER"),
         ("--search gamma=0.9..1 --best-returns CartPoleEasy=nan", "use a finite number"),
         ("--search gamma=0.9..1 --best-returns CartPoleEasy=inf", "use a finite number"),
-        ("--search gamma=0.9..1 --best-returns CartPolEasy=1", "CartPolEasy is none of --env-ids CartPoleEasy"),
+        ("--search gamma=0.9..1 --best-returns CartPolEasy=1", "CartPolEasy is not among --env-ids CartPoleEasy"),
         ("--search gamma=0.9..1 -- --seed 5", "--seed after --: give it before --"),
         ("--search gamma=0.9..1 -- --partial-obs --num_seeds=7", "--num_seeds after --: give it before --"),
         ("--search gamma=0.9..1 -- --env-id=CartPole-v1", "--env-id after --: leave it out"),
@@ -507,10 +507,10 @@ def test_values_become_flags_of_the_script(asked_here):
         ("--search gamma=0.9..1 -- --num-env 3", "pqn_rnn.py has no such flag; did you mean --num-envs"),
         ("--search gamma=0.9..1 -- --help", "--help after --: pqn_rnn.py has no such flag"),
         ("--search gamma=0.9..1 -- --num-envs many", "lowest values: Error parsing --num-envs: invalid literal"),
-        ("--search num_minibatches=3,4", "pqn_rnn.py refuses the lowest values: --num-minibatches 3 does not divide"),
+        ("--search num_minibatches=3,4", "pqn_rnn.py rejects the lowest values: --num-minibatches 3 does not divide"),
         (
             "--search gamma=0.9..1 --env-ids Nothing",
-            "pqn_rnn.py refuses the lowest values: --env-id 'Nothing' is unknown",
+            "pqn_rnn.py rejects the lowest values: --env-id 'Nothing' is unknown",
         ),
         (
             "--search gamma=0.9..1 --env-ids CartPoleEasy Catch-bsuite --best-returns Catch-bsuite=1 -- --partial-obs",

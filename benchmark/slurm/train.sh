@@ -1,6 +1,6 @@
-# What the templates of this folder share: trains, or goes on with what the same job began.
-#   SCRIPT      training script (pqn_rnn.py)
-#   RUN_DIR     folder of the run folders (runs/slurm-JOB)
+# Shared by the templates in this folder: starts a training, or resumes the one that the same job started.
+#   SCRIPT      training script (default: pqn_rnn.py)
+#   RUN_DIR     folder of the runs (default: runs/slurm-JOB)
 
 SCRIPT="${SCRIPT:-pqn_rnn.py}"
 RUN_DIR="${RUN_DIR:-runs/slurm-${SLURM_JOB_ID:?these templates are for sbatch}}"
@@ -9,13 +9,13 @@ train() {
     cd "${SLURM_SUBMIT_DIR:?}" || return 1
     local begun together=()
     begun=$(ls -d "$RUN_DIR"/*/checkpoints 2>/dev/null | head -1)
-    if [ -n "$begun" ]; then # requeued: its arguments are in the run folder
+    if [ -n "$begun" ]; then # requeued: the arguments are in the run folder
         [ "$1" = --distributed ] && together=(--distributed)
         set -- "${together[@]}" --resume "${begun%/checkpoints}"
     else
         set -- "$@" --run-dir "$RUN_DIR"
     fi
-    # SIGTERM, five minutes before the end, goes to the training, which saves a checkpoint and ends with 143
+    # five minutes before the time limit, SLURM sends SIGTERM; the training saves a checkpoint and exits with 143
     srun .venv/bin/python "$SCRIPT" "$@"
     local code=$?
     if [ $code -eq 143 ] && [ -n "$SLURM_JOB_ID" ]; then

@@ -1,4 +1,4 @@
-"""What the analysis scripts share: loading agents, replaying them, and writing down what was found.
+"""What the analysis scripts share: loading agents, replaying them, and writing results.
 
 An analysis script asks one question of run folders and imports the rest from here. Imports go one way: `command_line`,
 `output`, `tables`, `intervals` and `interquartile` stand alone; then `agents`; then `networks`, `trajectories` and

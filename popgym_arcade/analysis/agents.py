@@ -33,7 +33,7 @@ class Agent:
     folder: Path
     step: int  # of the checkpoint
     saved: Any  # its arguments in training
-    args: Any  # the same, with the environment and the twin it is to play
+    args: Any  # the same, with the environment and the twin it plays
     params: Any  # with a leading seed axis if `args.num_seeds` is not 1
 
     @property
@@ -61,7 +61,7 @@ def find_runs(patterns: tuple[str, ...]) -> list[Path]:
         paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
         found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
         if not found:
-            raise UserError(f"--runs {pattern}: no run folder there, which is one with an args.json")
+            raise UserError(f"--runs {pattern}: no run folder there (one with an args.json)")
         folders |= dict.fromkeys(path.resolve() for path in found)
     for folder in folders:
         try:
@@ -93,7 +93,7 @@ def load_agent(folder: str | Path, step: int | None = None) -> Agent:
     folder = Path(folder)
     script = load_script(folder)
     try:
-        args = dataclasses.replace(read_args(folder, script.Args), num_devices=1)  # the others may not be here
+        args = dataclasses.replace(read_args(folder, script.Args), num_devices=1)  # this machine may have only one
         args = args.checked()
         params_like(args)
     except (WrongType, TypeError, ValueError, LookupError, AttributeError) as error:
@@ -117,13 +117,13 @@ def params_like(args: Any) -> Any:
 
 
 def first_params(args: Any) -> Any:
-    """The parameters that a training with these arguments begins with."""
+    """The initial parameters of a training with these arguments."""
     init, _ = script_of(args).make_train(args)
     return jax.jit(lambda keys: seed_by_seed(init, args)(keys).params)(make_keys(args)[0])
 
 
 def params_at(agent: Agent, step: int) -> Any:
-    """The parameters that an agent had at the step of a checkpoint, or at 0, where its training began."""
+    """The parameters that an agent had at the step of a checkpoint, or initially, at step 0."""
     if step == agent.step:
         return agent.params
     return load_params(agent.folder, agent.saved, step) if step else first_params(agent.saved)

@@ -1,4 +1,4 @@
-"""The command line of an analysis script: the flags they share, and errors as one line with an exit code."""
+"""The command line of an analysis script: shared flags, and errors as one line with an exit code."""
 
 import glob
 import sys
@@ -27,7 +27,7 @@ class AnalysisArgs:
         """A script's own checks. Raises UserError."""
 
     def checked(self) -> Self:
-        """These arguments. Raises UserError for a value that can be refused before anything is loaded."""
+        """These arguments. Raises UserError for a bad value that can be found before anything is loaded."""
         args = plain(self)
         check_limits(args)
         args.check()
@@ -46,20 +46,20 @@ class PlayArgs(AnalysisArgs):
     """The flags of a script that lets agents play."""
 
     twin: Twin = "own"
-    """twin to play: the one of the training, the fully or the partially observable one, or both"""
+    """twin to play: own (as in training), mdp (fully observable), pomdp (partially observable), or both"""
     env_id: str = ""
-    """another environment, with the same observations and actions; empty: the one of the training"""
+    """environment to play, with the same observations and actions; empty: that of the training"""
     step: int | None = None
     """checkpoint to load; None: the last"""
 
 
 def shipped_agents(script: str, name: str = "*") -> tuple[str, ...]:
-    """A default of --runs: agents that come with the repository, in the folder `agents` next to a script's file."""
+    """A default for --runs: agents that come with the repository, in the folder `agents` next to a script's file."""
     return (glob.escape(str(Path(script).parent / "agents")) + f"/{name}",)
 
 
 def showcase(script: str) -> tuple[str, ...]:
-    """A default of --runs: the one of these agents that shows best what a memory holds."""
+    """A default for --runs: the one of these agents that best shows what a memory holds."""
     return shipped_agents(script, "MineSweeperEasy")
 
 

@@ -1,4 +1,4 @@
-"""Agents that differ in nothing but their seed, as one group of the tables and pictures."""
+"""Agents that differ only in their seed, as one group in tables and pictures."""
 
 import dataclasses
 from typing import Any
@@ -54,7 +54,7 @@ def check_seeds(agents: list[Agent]) -> None:
     for agent in agents:
         if seeds.setdefault(agent.args.seed, agent) is not agent:
             both = f"{seeds[agent.args.seed].folder} and {agent.folder}"
-            raise UserError(f"seed {agent.args.seed} of one training is there twice, in {both}: leave one out")
+            raise UserError(f"seed {agent.args.seed} of one training appears twice, in {both}: leave one out")
 
 
 def label(agent: Agent) -> str:

@@ -25,7 +25,7 @@ class Estimate:
 def estimate(first: list[np.ndarray], second: list[np.ndarray] = (), resamples: int = 2_000) -> Estimate:
     """The interquartile mean of the scores [S] of each id in `first`, minus that of `second` if there is any.
 
-    The interval is a percentile bootstrap, stratified by id: each id of both is resampled by itself.
+    The interval is a percentile bootstrap, stratified by id: every id of both is resampled separately.
     """
     of_first, of_second = matrices_of(first), matrices_of(second)
 
@@ -43,7 +43,7 @@ def estimate(first: list[np.ndarray], second: list[np.ndarray] = (), resamples: 
 
 @contextlib.contextmanager
 def numpy_seed(seed: int) -> Iterator[None]:
-    """Inside it, numpy's global generator starts from `seed`: rliable 1.2 draws from that one whatever it is given."""
+    """Within the context, numpy's global generator starts from `seed`: rliable 1.2 ignores any other it is given."""
     state = np.random.get_state()
     np.random.seed(seed)
     try:

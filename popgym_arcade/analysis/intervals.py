@@ -7,7 +7,7 @@ RESAMPLES = 10_000
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """The 95% percentile bootstrap interval of the mean of values[N]; twice the mean if N is 1 or all are equal."""
+    """The 95% percentile bootstrap interval of the mean of values[N]; (mean, mean) if N is 1 or all are equal."""
     values = np.asarray(values, float)
     if values.size < 2 or np.ptp(values) == 0:
         return float(values.mean()), float(values.mean())

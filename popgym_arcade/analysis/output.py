@@ -14,7 +14,7 @@ from popgym_arcade.baselines.scripts import script_name
 
 @contextlib.contextmanager
 def new_folder(args: AnalysisArgs) -> Iterator[Path]:
-    """The new folder `args.out`, by default analysis/SCRIPT-TIME. It is removed again if nothing is written to it.
+    """The new folder `args.out`, by default analysis/SCRIPT-TIME. It is removed if nothing is written to it.
 
     Raises:
         UserError: if it exists, or cannot be made

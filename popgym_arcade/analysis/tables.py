@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[dict]) -> None:
-    """A header, then a line per row, in which the columns a row lacks are empty. The file is never half written."""
+    """A header, then a line per row, with empty cells for missing columns. The file is never half written."""
     draft = path.with_name(f"{path.name}.tmp")
     with draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(columns))
@@ -16,7 +16,7 @@ def write_csv(path: Path, columns: Iterable[str], rows: Iterable[dict]) -> None:
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a file, every value as text. Raises OSError, UnicodeDecodeError or csv.Error if it is no table."""
+    """The rows of a file, every value as text. Raises OSError, UnicodeDecodeError or csv.Error if it cannot be read."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

@@ -16,12 +16,12 @@ from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.scripts import script_of
 
-RECORD_STEPS = 32  # after which it looks whether the episodes are over
+RECORD_STEPS = 32  # between two checks whether the episodes are over
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The first T steps of an episode: what the agent met and did."""
+    """The first T steps of an episode: what the agent saw and did."""
 
     state: Any  # of the environment, before each step, leaves [T, ...]
     obs: np.ndarray | None  # [T, ...]; None where `observations` draws it from the state
@@ -71,7 +71,7 @@ def record_program(args: Any, episodes: int):
 
 
 def one_trajectory(met: dict) -> Trajectory:
-    """What was met in one environment, [T, ...], up to the end of its first episode."""
+    """What was recorded in one environment, [T, ...], up to the end of its first episode."""
     ends = np.flatnonzero(met["done"])
     length = int(ends[0]) + 1 if ends.size else len(met["done"])
     kept = jax.tree.map(lambda x: x[:length], met)

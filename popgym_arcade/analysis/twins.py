@@ -30,9 +30,9 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
         raise UserError(f"--twin {twin}: {args.env_id} has no twins, use own")
     (shape, *rest), (other_shape, *other_rest) = spaces_of(saved), spaces_of(args)
     if shape != other_shape:
-        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, {agent.name} reads {shape}")
+        raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, but {agent.name} reads {shape}")
     if rest != other_rest:
-        raise UserError(f"--env-id {env_id} has other observations or actions than {agent.name} was trained on")
+        raise UserError(f"--env-id {env_id}: {agent.name} was trained on other observations or actions")
     if not is_arcade(args):
         return [dataclasses.replace(agent, args=args)]
     partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
@@ -40,7 +40,7 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
 
 
 def in_environment(args: Any, env_id: str) -> Any:
-    """The arguments with another environment, as the fully observable twin if that one has no twins."""
+    """The arguments with another environment, with `partial_obs` False if that has no twins."""
     changes = {"env_ids": (env_id,)} if hasattr(args, "env_ids") else {"env_id": env_id}
     args = dataclasses.replace(args, **changes)
     if hasattr(args, "partial_obs") and not is_arcade(args):

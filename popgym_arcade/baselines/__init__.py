@@ -1,4 +1,4 @@
-"""Running a training: everything that is the same for every algorithm.
+"""Everything that is the same for every training.
 
 A training script contains the algorithm and imports the rest from here. Imports go one way: `errors`; `devices` (where
 arrays live) and `networks` (memories, fast convolutions); `environment`, `limits`, `scripts` and `arguments`; `running`

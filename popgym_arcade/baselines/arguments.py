@@ -1,7 +1,7 @@
-"""The arguments all training scripts share, checked before anything is compiled or written.
+"""The arguments that all training scripts share, checked before anything is compiled or written.
 
 A script's `Args` inherits from `RunArgs`, or from `ArcadeArgs` if it also plays popgym_arcade's games, and adds the
-flags of its algorithm. The type of a flag carries the values it accepts, see `limits`.
+flags of its algorithm. A flag's type says which values it accepts, see `limits`.
 """
 
 import dataclasses
@@ -18,20 +18,20 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, nearest_divisors, plain
 from popgym_arcade.baselines.scripts import script_name, script_of
 
-MAX_NAME_BYTES = 255  # of a folder, on the usual file systems
-TIME_BYTES = len("__20260101-000000-999")  # of the end of a run folder's name
+MAX_NAME_BYTES = 255  # of a folder's name, on common file systems
+TIME_BYTES = len("__20260101-000000-999")  # at the end of a run folder's name
 
 
 @dataclass(frozen=True)
 class RunArgs:
     """The flags of every training script. A script adds `env_id`, `num_envs`, and those of its algorithm."""
 
-    ACTIONS: ClassVar[type] = spaces.Discrete  # what a script's policy chooses
+    ACTIONS: ClassVar[type] = spaces.Discrete  # the kind of actions a script's policy chooses
 
     env_params: tuple[str, ...] = ()
     """fields of the environment's parameters to replace, as NAME=VALUE ..."""
     eval_env_params: tuple[str, ...] = ()
-    """the same for evaluations, in place of --env-params of the same name; num_levels=0 are all levels, for instance"""
+    """the same for evaluations, overriding --env-params of the same name; for example, num_levels=0 is all levels"""
     seed: NonNegativeInt = 0
     """seed of the first agent"""
     num_seeds: Count = 1
@@ -43,15 +43,15 @@ class RunArgs:
     distributed: bool = False
     """train on several hosts, found through the cluster's variables (SLURM) or through the next three flags"""
     coordinator_address: str = ""
-    """HOST:PORT of process 0, with any port that is free there"""
+    """HOST:PORT of process 0, with any free port"""
     num_processes: int | None = None
     """number of processes that train together"""
     process_id: int | None = None
     """index of this process, from 0"""
     deterministic: bool = False
-    """repeat bit for bit on GPUs too, at some cost in speed (CPUs always do)"""
+    """make GPUs repeat a run bit for bit, at some cost in speed (CPUs always do)"""
     compile_cache: PathName = ""
-    """folder that keeps compiled programs, so that the next run of the same sizes need not compile"""
+    """folder for compiled programs, so that the next run with the same sizes need not compile"""
     exp_name: str = ""
     """name of the experiment in the run folder's name; empty: the script's name"""
     run_dir: PathName = "runs"
@@ -77,10 +77,10 @@ class RunArgs:
     resume: PathName = ""
     """run folder to resume from its last checkpoint"""
     from_run: PathName = ""
-    """run folder to take the arguments from for a new run; flags given as well replace them"""
+    """start a new run with the arguments of this run folder; other flags override them"""
 
     def in_evaluation(self, env_params: tuple[str, ...] = ()) -> Self:
-        """The arguments with the environment of an evaluation: `eval_env_params` and then `env_params` replace."""
+        """These arguments for an evaluation: `eval_env_params`, then the given `env_params`, override `env_params`."""
         changes, name_of = self.env_params, lambda change: change.partition("=")[0]
         for later in (self.eval_env_params, env_params):
             names = {name_of(change) for change in later}
@@ -89,13 +89,13 @@ class RunArgs:
 
     @property
     def num_updates(self) -> int:
-        """Updates of the whole training."""
+        """Updates in the whole training."""
         return -(-self.total_timesteps // self.update_size)
 
     @property
     def grid(self) -> int:
-        """Steps between two points of the curves. Evaluations and checkpoints fall on it, so a stop elsewhere does not
-        shift them."""
+        """Steps between two points of the curves. Evaluations and checkpoints fall on this grid, so a stop between two
+        points does not shift them."""
         return -(-self.log_every // self.update_size) * self.update_size
 
     @property
@@ -119,7 +119,7 @@ class RunArgs:
         """These arguments as plain Python values, `total_timesteps` rounded up to whole updates, `exp_name` filled in.
 
         Raises:
-            UserError: with the flag to change and what to change it to.
+            UserError: naming the flag to change and what to change it to.
         """
         args = plain(self)
         args.check_all()
@@ -145,14 +145,14 @@ class RunArgs:
         self.check_exp_name()
 
     def check_divides(self, name: str, number: int, what: str) -> None:
-        """Raises UserError, with the nearest values that do, unless the flag `name` divides `number`, called `what`."""
+        """Raises UserError, naming the nearest divisors, unless the flag `name` divides `number`, called `what`."""
         divisor = getattr(self, name)
         if number % divisor:
             nearest = nearest_divisors(number, divisor)
             raise UserError(f"{flag(name)} {divisor} does not divide {what} {number}: use {nearest}")
 
     def check_divides_or_multiple(self, name: str, other: str) -> None:
-        """Raises UserError, with the nearest values that do, unless one of these two flags divides the other."""
+        """Raises UserError, naming the nearest valid values, unless one of these two flags divides the other."""
         value, unit = getattr(self, name), getattr(self, other)
         if value % unit and unit % value:
             below = value // unit * unit
@@ -179,7 +179,7 @@ class RunArgs:
         """Raises UserError for a `hidden_size` that the memory, one of the script's MEMORIES, cannot have."""
         cell = getattr(script_of(self), "MEMORIES", {}).get(getattr(self, "memory", ""))
         if cell is not None:
-            from popgym_arcade.baselines.networks.memory import check_size  # a script without one needs no memax
+            from popgym_arcade.baselines.networks.memory import check_size  # memax is needed only with a memory
 
             check_size(self.memory, cell, self.hidden_size)
 
@@ -201,7 +201,7 @@ class RunArgs:
                 raise UserError(f"{id_flag} {task.env_id} has {kinds}")
 
     def check_exp_name(self) -> None:
-        """Raises UserError for a name of the experiment that cannot be part of a folder's name."""
+        """Raises UserError if the experiment's name cannot be part of a folder's name."""
         if "/" in self.exp_name or not self.exp_name.isprintable():
             named = f"--exp-name {self.exp_name!r} becomes part of a folder's name"
             raise UserError(f"{named}: use printable characters, without /")
@@ -211,7 +211,7 @@ class RunArgs:
             raise UserError(f"--exp-name {self.exp_name!r} makes the folder's name too long: {shorter}")
 
     def check_save_every(self) -> None:
-        """Raises UserError for checkpoints to keep that are never written."""
+        """Raises UserError if `save_every` keeps checkpoints that are never written."""
         if self.save_every and not 0 < self.checkpoint_every <= self.save_every:
             kept = f"--save-every {self.save_every} keeps some of the checkpoints"
             raise UserError(f"{kept}: use a --checkpoint-every from 1 to {self.save_every}")

@@ -1,6 +1,6 @@
 """The environment a script trains on, and many copies of it stepped in parallel.
 
-An id is one of popgym_arcade, one of gymnax, or `MODULE:CLASS`, a class of your own. Shapes: E environments.
+An id comes from popgym_arcade or gymnax, or is `MODULE:CLASS`, a class of your own. Shapes: E environments.
 """
 
 import ast
@@ -27,13 +27,13 @@ from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
 
 MAX_INT = 2**31 - 1
-LEAST = {"max_steps_in_episode": 1, "num_levels": 0, "start_level": 0}  # values of parameters
+LEAST = {"max_steps_in_episode": 1, "num_levels": 0, "start_level": 0}  # smallest values of parameters
 
 
 def make_env(args: Any) -> tuple[Environment, Any]:
-    """The environment of `args.env_id` and its parameters, with those of `args.env_params` replaced.
+    """The environment of `args.env_id` and its parameters, with the changes in `args.env_params`.
 
-    The same arguments return the same object, so that what is compiled for it is compiled once.
+    The same arguments return the same object, so that programs for it are compiled once.
 
     Raises:
         UserError: for an unknown id or parameter, and for a twin or frame size the environment does not have.
@@ -50,7 +50,7 @@ def _make_env(env_id: str, partial_obs: bool, obs_size: int, changes: tuple[str,
     if arcade and obs_size not in OBS_SIZES:
         raise UserError(f"--obs-size {obs_size}: use {' or '.join(map(str, OBS_SIZES))}")
     if env_id == "MNISTBandit-bsuite":
-        raise UserError(f"--env-id {env_id} downloads its data when it is made: use another id")
+        raise UserError(f"--env-id {env_id} downloads its data when it is created: use another id")
     twin = {"partial_obs": partial_obs, "obs_size": obs_size} if arcade else {}
     if ":" in env_id:
         env = environment_class(env_id)(**twin)
@@ -72,7 +72,7 @@ def has_twins(env_id: str) -> bool:
 
 
 def environment_class(env_id: str) -> type[Environment]:
-    """The class that `MODULE:CLASS` names, the module being on Python's path or in the working directory."""
+    """The class that `MODULE:CLASS` names, with the module on Python's path or in the working directory."""
     module_name, _, class_name = env_id.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -92,7 +92,7 @@ def environment_class(env_id: str) -> type[Environment]:
 
 
 def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
-    """`env_params` with the fields that `changes`, each NAME=VALUE, replace."""
+    """`env_params` with the fields in `changes`, each NAME=VALUE, replaced."""
     fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
     names = [change.partition("=")[0] for change in changes]
     for change in changes:
@@ -105,7 +105,7 @@ def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
             env_params = env_params.replace(**{name: read_like(fields[name], text)})
         except (ValueError, SyntaxError, TypeError):
             kind = type(fields[name]).__name__
-            raise UserError(f"--env-params {change!r}: write {name} like {fields[name]}, its {kind} now") from None
+            raise UserError(f"--env-params {change!r}: write {name} as {kind}, like {fields[name]}") from None
     for name in names:
         if np.min(getattr(env_params, name)) < LEAST.get(name, -np.inf):
             raise UserError(f"--env-params {name}={getattr(env_params, name)}: use {LEAST[name]} or more")
@@ -113,7 +113,7 @@ def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
 
 
 def read_like(old: Any, text: str) -> Any:
-    """The Python literal `text`, which must have the type and shape of `old`; else a ValueError."""
+    """The Python literal `text`. Raises ValueError unless it has the type and shape of `old`."""
     new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
     fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
     if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
@@ -132,7 +132,7 @@ class ParallelEnvs:
 
     env: Environment
     env_params: Any
-    stores_states: bool = False  # whether states are stored instead of observations, which are drawn from them again
+    stores_states: bool = False  # store states instead of observations, and draw observations again from states
 
     @property
     def observation_space(self) -> Any:
@@ -140,7 +140,7 @@ class ParallelEnvs:
 
     @property
     def num_actions(self) -> int:
-        """Discrete actions; of continuous ones, the numbers an action consists of."""
+        """The number of discrete actions, or of components of a continuous action."""
         space = self.env.action_space(self.env_params)
         return space.n if hasattr(space, "n") else math.prod(space.shape)
 
@@ -159,21 +159,21 @@ class ParallelEnvs:
         return obs, state, reward.astype(jnp.float32), terminated, truncated.astype(bool) & ~terminated, info
 
     def seen(self, state: Any, obs: jax.Array) -> Any:
-        """What to store of the observations of these states: the states, if they are to be drawn again."""
+        """What to store for these observations: their states if `stores_states`, else the observations."""
         return state if self.stores_states else obs
 
     def next_seen(self, info: dict) -> Any:
-        """The same of the observations that a step led to, before any reset."""
+        """The same for the observations after a step, before any reset."""
         return info["final_state" if self.stores_states else "final_observation"]
 
     def observe(self, seen: Any) -> jax.Array:
-        """The observations [E, ...] of what was stored."""
+        """The observations [E, ...], from what was stored."""
         return jax.vmap(self.env.get_obs)(seen) if self.stores_states else seen
 
     def final_observation(self, info: dict) -> tuple[Any, Callable]:
-        """What `info` knows of the observation an episode ended with, and the function that turns it into that one.
+        """What `info` holds of an episode's last observation, and a function that turns it into that observation.
 
-        A frame is drawn from the state by the second, so a branch that is rarely taken also draws rarely.
+        The function draws a frame from the state, so a branch that is rarely taken rarely draws.
         """
         if "final_state" in info:
             return info["final_state"], jax.vmap(self.env.get_obs)
@@ -183,7 +183,7 @@ class ParallelEnvs:
 def final_values(envs: ParallelEnvs, info: dict, truncated: jax.Array, value_of: Callable) -> jax.Array:
     """Values [E] of the final observations of truncated episodes, 0 elsewhere, by value_of(obs[E, ...]) -> [E].
 
-    Observations are drawn and read only in a step in which an episode is truncated.
+    Observations are drawn and read only in steps that truncate an episode.
     """
     final, observe = envs.final_observation(info)
 
@@ -194,7 +194,7 @@ def final_values(envs: ParallelEnvs, info: dict, truncated: jax.Array, value_of:
 
 
 def in_parallel(args: Any) -> ParallelEnvs:
-    """The environment of these arguments, many times over."""
+    """The parallel environments of these arguments."""
     # a script without the flag --storage stores observations
     stores_states = getattr(args, "storage", "frames") == "states" and has_twins(args.env_id)
     return ParallelEnvs(*make_env(args), stores_states)

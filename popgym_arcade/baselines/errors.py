@@ -8,7 +8,7 @@ class UserError(Exception):
 
 
 class WrongType(UserError):
-    """An argument is not of the type its flag is declared with."""
+    """An argument does not have its flag's type."""
 
 
 class Diverged(UserError):
@@ -24,13 +24,13 @@ class CannotWrite(UserError):
 
 
 class CannotMirror(CannotWrite):
-    """Weights & Biases did not start a run. Like a disk error, only one of several processes meets it."""
+    """Weights & Biases did not start a run. Like a disk error, it affects only one of several processes."""
 
     exit_code = 2
 
 
 class Finished(Exception):
-    """A run that is resumed has nothing left to train. Not an error: it leaves the `with` statement of a `Run`."""
+    """A resumed run has nothing left to train. Not an error: it exits the `with` statement of a `Run`."""
 
 
 def one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""JAX's defaults for libraries that are written for them, whatever the user has set for the rest of the program."""
+"""JAX's defaults for libraries that rely on them, whatever the user has set for the rest of the program."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ import jax
 
 @contextlib.contextmanager
 def jax_defaults() -> Iterator[None]:
-    """Within the context: types of 32 bits, and operations between arrays of any rank."""
+    """Within the context, types have 32 bits, and arrays of different ranks may be combined."""
     with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
         yield
 

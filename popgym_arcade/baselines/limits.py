@@ -22,7 +22,7 @@ class Range:
 
 
 class OneOf(PrimitiveConstructorSpec):
-    """The words a flag accepts. `--help` lists them; `check_limits` refuses any other, in one line."""
+    """The words a flag accepts. `--help` lists them; `check_limits` rejects any other, in one line."""
 
     def __init__(self, words: tuple[str, ...]):
         listed, is_word = f"{{{','.join(words)}}}", lambda value: isinstance(value, str)
@@ -43,7 +43,7 @@ Positive = Annotated[float, Range(1e-6)]
 NonNegative = Annotated[float, Range(0)]
 Precision = Annotated[str, OneOf(("float32", "bfloat16"))]
 PathName = Annotated[str, IsPath()]
-KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
 
 
 def flag(name: str) -> str:
@@ -52,13 +52,13 @@ def flag(name: str) -> str:
 
 
 def plain(args: Any) -> Any:
-    """The same arguments with values of the types they are declared with, as if they came from the command line.
+    """The same arguments with values of their declared types, as if they came from the command line.
 
     NumPy's scalars, whole numbers written as 1e6, a `Path` and a list are converted; `~` in paths is expanded.
 
     Raises:
         WrongType: for a value of another type
-        UserError: for a text or path that is not valid UTF-8
+        UserError: for a string or path that is not valid UTF-8
     """
     hints, found = get_type_hints(type(args), include_extras=True), {}
     for name in (field.name for field in dataclasses.fields(args)):
@@ -73,7 +73,7 @@ def plain(args: Any) -> Any:
 
 
 def plain_value(hint: Any, value: Any) -> Any:
-    """A value of the type that a flag is declared with. Raises TypeError or ValueError if it has another one."""
+    """A value converted to a flag's declared type. Raises TypeError or ValueError if that is impossible."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         value = plain_value(parts[0], value)
@@ -90,28 +90,28 @@ def plain_value(hint: Any, value: Any) -> Any:
 
 
 def expanded(path: str) -> str:
-    """A path without `~`. Raises UnicodeEncodeError for one that libraries in C++ cannot read, see `not_utf8`."""
+    """A path with `~` expanded. Raises UnicodeEncodeError if libraries in C++ cannot read it, see `not_utf8`."""
     path = os.path.expanduser(path)
     os.path.abspath(path if path else "/").encode()
     return path
 
 
 def not_utf8(path: str) -> str:
-    """What to say about a text or path with other bytes, which Python reads as surrogates."""
+    """The message for a string or path with invalid bytes, which Python reads as surrogates."""
     return f"{ascii(path)} is not valid UTF-8, which JAX, orbax and TensorBoard need: use another"
 
 
 def plain_text(value: Any) -> str:
-    """A text, or a path as a text."""
+    """A string, or a path as a string."""
     text = os.fspath(value)
     if not isinstance(text, str):  # a path as bytes
         raise TypeError
-    text.encode()  # a UnicodeEncodeError, see `not_utf8`
+    text.encode()  # may raise UnicodeEncodeError, see `not_utf8`
     return str(text)
 
 
 def plain_number(kind: type, value: Any) -> bool | int | float:
-    """A Python number of that type; one that is not exact is refused, see `plain_value`."""
+    """A Python number of that type. Raises TypeError if the conversion is not exact."""
     number = value.item() if hasattr(value, "item") else value  # NumPy's and JAX's scalars
     if kind is int and isinstance(number, float) and number.is_integer():
         return int(number)
@@ -121,10 +121,10 @@ def plain_number(kind: type, value: Any) -> bool | int | float:
 
 
 def whole_number(text: str) -> int | float:
-    """The number that a text is, also 1e6; one that is not whole stays a float, which `plain` refuses with its flag.
+    """A text as a number, also 1e6. A number that is not whole stays a float, which `plain` rejects, naming its flag.
 
     Raises:
-        ValueError: for a text that is no number
+        ValueError: if the text is not a number
     """
     try:
         return int(text)
@@ -136,7 +136,7 @@ def whole_number(text: str) -> int | float:
 
 
 def float_or_none(text: str) -> float | None:
-    """The number that a text is, None if it is none."""
+    """A text as a number, None if it is not one."""
     try:
         return float(text)
     except ValueError:
@@ -144,7 +144,7 @@ def float_or_none(text: str) -> float | None:
 
 
 def kind_of(hint: Any) -> str:
-    """What to write for a value of a type, in words."""
+    """What a value of a type looks like, in words."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"

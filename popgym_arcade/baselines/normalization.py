@@ -37,7 +37,7 @@ class RewardScale:
     """The unit in which an agent learns: the standard deviation of the discounted sums of past rewards.
 
     Rewards divided by it have returns of a size that does not depend on the game (Engstrom et al. 2020, section 3,
-    https://arxiv.org/abs/2005.12729). It is part of the train state, so that a checkpoint has it.
+    https://arxiv.org/abs/2005.12729). It is part of the train state, so checkpoints include it.
     """
 
     sums: jax.Array  # [E] float32, discounted, of the current episodes
@@ -45,13 +45,13 @@ class RewardScale:
 
     @classmethod
     def fresh(cls, num_envs: int) -> "RewardScale":
-        """Before the first reward: the unit is that of the game."""
+        """The scale before the first reward: the game's own unit."""
         return cls(sums=jnp.zeros(num_envs, jnp.float32), moments=Moments.fresh(()))
 
     def updated(self, rollout: Any, gamma: float) -> "RewardScale":
         """The scale once a rollout's rewards, terminated and truncated [T, E] are known."""
         sums, every_sum = discounted_sums(rollout, self.sums, gamma)
-        return RewardScale(sums, self.moments.updated(every_sum.T.reshape(-1)))  # E first, which devices share
+        return RewardScale(sums, self.moments.updated(every_sum.T.reshape(-1)))  # E first, because devices share it
 
     @property
     def std(self) -> jax.Array:
@@ -60,7 +60,7 @@ class RewardScale:
 
 
 def discounted_sums(rollout: Any, before: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
-    """S_t = r_t + gamma S_{t-1}, anew in each episode, S_{-1} = before[E]: the next rollout's `before`, and S[T, E]."""
+    """The next rollout's `before`, and S[T, E]: S_t = r_t + gamma S_{t-1} within each episode, S_{-1} = before[E]."""
 
     def forward_in_time(previous, now):
         reward, done = now

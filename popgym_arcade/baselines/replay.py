@@ -22,12 +22,12 @@ def make_buffer(args: Any, **sizes: int) -> Any:
 
 
 def without_replay(args: Any, state: Any) -> Any:
-    """What a checkpoint holds of a train state: the replay buffer only with `--save-buffer`."""
+    """The part of a train state that a checkpoint holds: the replay buffer only with `--save-buffer`."""
     return state if args.save_buffer else state.replace(replay=None)
 
 
 def when_learning_resumes(args: Any, step: int, steps_before_learning: int) -> str:
-    """A line about a run resumed at a step, whose checkpoint has no replay buffer."""
+    """A line about a run that resumes at a step from a checkpoint without a replay buffer."""
     again = step + steps_before_learning
-    then = f"resumes at step {again}" if again <= args.total_timesteps else "does not resume in the steps that are left"
+    then = f"resumes at step {again}" if again <= args.total_timesteps else "does not resume in the remaining steps"
     return f"{args.resume} was saved without --save-buffer: the replay buffer starts empty, and learning {then}"

@@ -1,4 +1,4 @@
-"""The script of a run: its name, the copy that the run folder keeps, and how that copy is loaded again.
+"""The script of a run: its name, its copy in the run folder, and how that copy is loaded.
 
 A run is always read by exactly the code that made it. Loading a run therefore executes Python from its folder.
 """
@@ -26,12 +26,12 @@ def script_of(args: Any) -> ModuleType:
 
 
 def script_name(args: Any) -> str:
-    """The name of a script's file, without its ending."""
+    """The name of a script's file, without the extension."""
     return Path(script_of(args).__file__).stem
 
 
 def keep_copies(args: Any, folder: Path) -> None:
-    """Copies the script, the modules it imports from its own folder, and those of your own environments into a run."""
+    """Copies the script, modules it imports from its own folder, and those of your own environments to a run folder."""
     environments = {Path(sys.modules[name].__file__) for name in environment_modules(args)}
     for path in own_files(Path(script_of(args).__file__)) | environments:
         if path.parent.resolve() != folder.resolve():
@@ -70,9 +70,9 @@ def read_about(folder: str | Path) -> dict[str, Any]:
 
 
 def load_script(folder: str | Path) -> ModuleType:
-    """The script of a run: the copy in its folder, or for runs older than that the one that can be imported.
+    """The script of a run: the copy in its folder or, for old runs without a copy, the script that can be imported.
 
-    One line on standard error says so if the copy differs from the script of the same name that can be imported.
+    Prints one line to standard error if the copy differs from the importable script of the same name.
 
     Raises:
         UserError: if there is no such script, it cannot be imported, or it is not a training script.
@@ -87,23 +87,21 @@ def load_script(folder: str | Path) -> ModuleType:
         script = loaded_copy(name, copy, about)
     else:
         if importlib.util.find_spec(name) is None:
-            raise UserError(
-                f"{folder} was made by {name}.py, of which it has no copy: put that script next to this one"
-            )
+            raise UserError(f"{folder} was made by {name}.py and has no copy of it: put that script next to this one")
         script = importlib.import_module(name)
     check_contract(script, f"{folder} was made by {name}.py, which")
     return script
 
 
 def check_contract(script: ModuleType, what: str) -> None:
-    """Raises UserError, which begins with `what`, if a script lacks a name that the baselines or the analysis use."""
+    """Raises UserError, starting with `what`, if a script lacks a name that the baselines or the analysis use."""
     missing = [part for part in CONTRACT if not hasattr(script, part)]
     if missing:
         raise UserError(f"{what} is not a training script: it has no {missing[0]}, see docs/scripts.md")
 
 
 def loaded_copy(name: str, copy: Path, about: dict[str, Any]) -> ModuleType:
-    """The module of a copied script. Copies with the same contents share one module, and so compiled programs."""
+    """The module of a copied script. Copies with the same contents share one module, and thus compiled programs."""
     copies = sorted(copy.parent.glob("*.py"))  # with the modules it imports
     main = sys.modules["__main__"]
     running = Path(getattr(main, "__file__", None) or "")
@@ -122,7 +120,7 @@ def loaded_copy(name: str, copy: Path, about: dict[str, Any]) -> ModuleType:
 
 
 def is_same(copies: list[Path], script: Path) -> bool:
-    """Whether each copy equals the file of its name next to a script, where there is one; one of them is the script."""
+    """Whether each copy equals the file of its name next to a script, if any; the script must be among these."""
     originals = {copy: script.with_name(copy.name) for copy in copies}
     there = {copy: path for copy, path in originals.items() if path.is_file()}
     return script in there.values() and all(copy.read_bytes() == path.read_bytes() for copy, path in there.items())
@@ -139,12 +137,12 @@ def load_environments(about: dict[str, Any], folder: Path) -> None:
         if known is None:
             executed(name, copy, folder)
         elif Path(known.__file__).read_bytes() != copy.read_bytes():
-            raise UserError(f"{copy} differs from {known.__file__}, which is loaded already: look at one run at a time")
+            raise UserError(f"{copy} differs from {known.__file__}, which is already loaded: load one run at a time")
 
 
 def executed(name: str, path: Path, beside: Path) -> ModuleType:
-    """The module of a file, as `sys.modules[name]`. What it imports from its own folder, or from `beside`, is its own:
-    another copy that imports a module of that name gets the one of its folder.
+    """The module of a file, as `sys.modules[name]`. What it imports from its own folder or from `beside` is private to
+    it: another copy that imports a module of that name gets the one in its own folder.
 
     Raises:
         UserError: if it cannot be imported

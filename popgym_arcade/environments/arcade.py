@@ -19,7 +19,7 @@ UP, DOWN, LEFT, RIGHT, FIRE = range(5)
 
 @struct.dataclass
 class ArcadeState(EnvState):
-    """What every game's state begins with; a game adds its own fields, each of one fixed dtype.
+    """The field that every game's state has; a game adds its own, each with a fixed dtype.
 
     time: int32, steps taken in this episode. The base class counts them.
     """
@@ -29,13 +29,13 @@ class ArcadeState(EnvState):
 
 @struct.dataclass
 class ArcadeParams(EnvParams):
-    """What may differ from one call to the next without compiling again. A game's own parameters extend it.
+    """What can change from one call to the next without recompiling. A game's own parameters extend it.
 
     max_steps_in_episode: int, the time limit.
-    num_levels: int, how many first states there are: levels `start_level`, `start_level` + 1, ... An episode starts in
-        one of them, drawn uniformly. 0: all first states. Under `vmap` levels need JAX's default generator, threefry:
-        a batch of "rbg" keys does not draw what the keys draw one by one.
-    start_level: int in 0..2^31 - 1, the first level. A number names the same level of an id for ever.
+    num_levels: int, the number of first states: levels `start_level`, `start_level` + 1, ... An episode starts in one
+        of them, drawn uniformly. 0: all first states. Under `vmap`, levels need JAX's default generator, threefry: a
+        batch of "rbg" keys draws other numbers than the keys one by one.
+    start_level: int in 0..2^31 - 1, the first level. For an id, a number always means the same level.
     """
 
     num_levels: int = 0
@@ -43,27 +43,27 @@ class ArcadeParams(EnvParams):
 
 
 class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
-    """A pixel game in two twins: fully observable, and partially observable with `partial_obs=True`.
+    """A pixel game with two twins: fully observable, and partially observable with `partial_obs=True`.
 
     A game sets `max_steps`, its time limit, and supplies three pure functions:
 
     * `reset_state(key, params) -> state`, whose `time` is 0;
     * `transition(key, state, action, params) -> (state, reward, terminated)`, one step of the rules. `action` is int32
-      in 0..4 (`UP`, `DOWN`, `LEFT`, `RIGHT`, `FIRE`), the state the one before the step;
-    * `render(state, params=None) -> frame`, uint8[obs_size, obs_size, 3], of the state alone (gymnax's Gym wrappers
-      pass parameters). The partial twin shows the full frame where `state.time == 0`: see `shows_all`.
+      in 0..4 (`UP`, `DOWN`, `LEFT`, `RIGHT`, `FIRE`), `state` the one before the step;
+    * `render(state, params=None) -> frame`, uint8[obs_size, obs_size, 3], which depends only on the state (gymnax's Gym
+      wrappers pass parameters). The partially observable twin shows the full frame at time 0, see `shows_all`.
 
     Everything else is the same for all games: `reset` and `step` with auto-reset, the time limit and the levels (see
-    `ArcadeParams`), spaces, clipping of actions, and strong, constant dtypes.
+    `ArcadeParams`), spaces, clipping of actions, and fixed dtypes that are never weak.
 
-    Two objects are equal if their class is the same and so is everything they hold: twin, size, pictures, and whatever
-    a subclass adds. What JAX compiled for one serves the other. Set attributes in `__init__` only.
+    Two objects are equal if their class and everything they hold are equal: twin, size, pictures, and whatever a
+    subclass adds. What JAX compiled for one serves the other. Set attributes only in `__init__`.
     """
 
     max_steps = 1000
 
     def __init__(self, partial_obs: bool = False, obs_size: int = 128):
-        """A ValueError for a `partial_obs` that is not a bool, or an `obs_size` other than 128 or 256."""
+        """Raises ValueError if `partial_obs` is not a bool, or `obs_size` is neither 128 nor 256."""
         if not isinstance(partial_obs, bool):
             raise ValueError(f"partial_obs must be True or False, not {partial_obs!r}")
         if not isinstance(obs_size, int | np.integer) or obs_size not in OBS_SIZES:
@@ -78,7 +78,7 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
     def transition(
         self, key: jax.Array, state: ArcadeState, action: jax.Array, params: EnvParams
     ) -> tuple[ArcadeState, jax.Array, jax.Array]:
-        """Apply the rules once: the next state, the reward (a scalar), and whether that was a natural end (bool)."""
+        """Apply the rules once: the next state, the reward (a scalar), and whether the episode terminated (bool)."""
         raise NotImplementedError
 
     def render(self, state: ArcadeState, params: EnvParams | None = None) -> jax.Array:
@@ -86,7 +86,7 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
         raise NotImplementedError
 
     def shows_all(self, state: ArcadeState) -> jax.Array:
-        """Whether this twin's frame is the full one (bool): always in the full twin, at time 0 in the partial one."""
+        """Whether the frame shows everything (bool): always if fully observable, only at time 0 if partially."""
         return (state.time == 0) | (not self.partial_obs)
 
     @property
@@ -100,17 +100,17 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
     ) -> tuple[jax.Array, ArcadeState, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
         """Take one step and start the next episode if this one has ended.
 
-        Returns `obs, state, reward, terminated, truncated, info`: uint8[obs_size, obs_size, 3], the state to go on
-        from, float32, and two exclusive bools (a natural end; the time limit). `info` holds both flags and the
-        episode's own end of this step, before the auto-reset: `final_state` and its drawing, `final_observation`.
-        Leave `final_observation` unused inside a jit and it is not drawn.
+        Returns `obs, state, reward, terminated, truncated, info`: uint8[obs_size, obs_size, 3], the next state,
+        float32, and two bools that are never both true (`truncated` is the time limit). `info` holds both flags and
+        the state before the auto-reset, as `final_state` and drawn as `final_observation`. Inside a jit,
+        `final_observation` is drawn only if it is used.
         """
         if params is None:
             params = self.default_params
         key_step, key_reset = jax.random.split(key)
         final_state, reward, terminated = self._advance(key_step, state, action, params)
         truncated = self.is_truncated(final_state, params) & ~terminated
-        # The state is chosen before anything is drawn, so that a step costs one drawing and not two.
+        # Choose the state before drawing, so that a step draws one frame and not two.
         done = terminated | truncated
         first_state = self._first(key_reset, params)
         next_state = jax.tree.map(partial(jnp.where, done), first_state, final_state)
@@ -149,7 +149,7 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
     def state_space(self, params: EnvParams | None = None) -> spaces.Dict:
         """One `Box` for each field of the state, by name, with the field's shape and dtype.
 
-        The bounds are the dtype's own (0 and 1 for bool): the space says what a state looks like, not which can occur.
+        The bounds are those of the dtype (0 and 1 for bool): the space describes the arrays, not the states that occur.
         """
         params = self.default_params if params is None else params
         state = jax.eval_shape(lambda: self._first(jax.random.key(0), params))
@@ -161,21 +161,21 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
         return 5
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other is the same game: the same class, made of the same parts."""
+        """Whether `other` is the same game: the same class with equal parts."""
         if self is other:
             return True
         return type(self) is type(other) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        """JAX looks up what it compiled by this and `==`, because the object is a static argument of `step`."""
+        """JAX looks up compiled programs by this and `==`, because the object is a static argument of `step`."""
         return hash((type(self), self._identity()))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle takes along."""
+        """What a copy or a pickle keeps."""
         return {name: value for name, value in vars(self).items() if name != "_fingerprint"}
 
     def _identity(self) -> bytes:
-        """The digest of all attributes, taken once."""
+        """The digest of all attributes, computed once."""
         if "_fingerprint" not in vars(self):
             self._fingerprint = fingerprint(vars(self))
         return self._fingerprint
@@ -188,7 +188,7 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
     ) -> tuple[ArcadeState, jax.Array, jax.Array]:
         """The game's transition with the action clipped, the step counted and all dtypes fixed.
 
-        A ValueError for an action that is not a scalar.
+        Raises ValueError for an action that is not a scalar.
         """
         if jnp.shape(action) != ():
             raise ValueError(
@@ -201,12 +201,12 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
 
 
 def _level_key(key: jax.Array, params: ArcadeParams) -> jax.Array:
-    """The key that the first state of a level drawn with `key` is made from; `key` itself where there are no levels."""
+    """The key for the first state of a level drawn with `key`; without levels, `key` itself."""
     num_levels, start_level = (jnp.asarray(x, jnp.uint32) for x in (params.num_levels, params.start_level))
 
     def of_level(key):
         draw = jax.random.bits(jax.random.fold_in(key, 1))
-        level = start_level + draw % jnp.maximum(num_levels, 1)  # uneven by less than num_levels / 2^32
+        level = start_level + draw % jnp.maximum(num_levels, 1)  # biased by less than num_levels / 2^32
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             zeros = jnp.zeros_like(jax.random.key_data(jax.random.clone(key)))
             origin = jax.random.wrap_key_data(zeros, impl=jax.random.key_impl(key))
@@ -214,12 +214,12 @@ def _level_key(key: jax.Array, params: ArcadeParams) -> jax.Array:
             origin = jnp.zeros_like(key)
         return jax.random.fold_in(origin, level)
 
-    # Parameters that all environments share leave this a branch, so that nothing is computed where there are no levels.
+    # As long as all environments share their parameters, this stays a branch, which costs nothing without levels.
     return jax.lax.cond(num_levels > 0, of_level, lambda key: key, key)
 
 
 def _strong(state: ArcadeState) -> ArcadeState:
-    """The state without weak types, which would make the second step compile again."""
+    """The state without weak types, which would make JAX compile the second step again."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), state)
 
 

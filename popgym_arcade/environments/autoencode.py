@@ -21,7 +21,7 @@ from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, grid, 
 
 CANVAS, SCORE, NAME = (173, 217, 230), (255, 48, 71), (255, 105, 186)
 ARROWS = (64, 64, 64)
-MARK = NAME  # the colour of the card that is to be answered next
+MARK = NAME  # the colour of the card to name next
 
 NUM_SUITS = 4
 MARKED = NUM_SUITS  # added to a card's picture in the history
@@ -30,10 +30,10 @@ WHICH = 1 + NUM_SUITS  # the picture of a card with a question mark
 
 @struct.dataclass
 class AutoEncodeState(ArcadeState):
-    """With N cards; suits are 0 heart, 1 spade, 2 club, 3 diamond.
+    """The state with N cards; suits are 0 heart, 1 spade, 2 club, 3 diamond.
 
     score: int32, right answers.
-    cards: int8[N], suits in the order in which they are shown: card number `time`, while `time` is below N.
+    cards: int8[N], suits in the order shown: card number `time`, while `time` is below N.
     answered: int32 in 0..N, answers given. The next one is for card N - 1 - answered.
     selected: int32 in 0..3, the suit that fire would answer with.
     """
@@ -45,18 +45,18 @@ class AutoEncodeState(ArcadeState):
 
 
 class AutoEncode(ArcadeEnvironment):
-    """N cards are shown, one a step; then their suits have to be named, the last card's first.
+    """N cards are shown, one per step; then the player names their suits in reverse order.
 
-    Left and right turn the selected suit, at any time. Once all cards have been shown fire answers with it. A right
-    answer pays 1 / N, and the episode ends with the last answer. The time limit is 10 N. The partial twin does not see
-    the cards shown before, nor which one is to be answered.
+    Left and right change the selected suit, at any time. Once all cards have been shown, fire answers with it. A right
+    answer pays 1 / N, and the episode ends with the last answer. The time limit is 10 N. The partially observable twin
+    hides the cards shown before, and which one to name next.
     """
 
     num_cards: int
 
     @property
     def max_steps(self) -> int:
-        """Ten steps a card."""
+        """Ten steps per card."""
         return 10 * self.num_cards
 
     def __init__(self, partial_obs: bool = False, obs_size: int = 128):
@@ -97,7 +97,7 @@ class AutoEncode(ArcadeEnvironment):
     def transition(
         self, key: jax.Array, state: AutoEncodeState, action: jax.Array, params: EnvParams
     ) -> tuple[AutoEncodeState, jax.Array, jax.Array]:
-        """Turn the selected suit, or answer with it."""
+        """Change the selected suit, or answer with it."""
         answers = (action == FIRE) & (state.time >= self.num_cards)
         right = answers & jnp.any(self._asked(state) & (state.cards == state.selected))
         state = state.replace(
@@ -108,14 +108,14 @@ class AutoEncode(ArcadeEnvironment):
         return state, right / self.num_cards, state.answered == self.num_cards
 
     def render(self, state: AutoEncodeState, params: EnvParams | None = None) -> jax.Array:
-        """The card shown or a question mark, the selected suit, and in the full frame the cards before and the mark."""
+        """The current card or a question mark, the selected suit; in the full frame also earlier cards and the mark."""
         position = np.arange(self.num_cards)
         all_shown = state.time >= self.num_cards
         cards = 1 + state.cards
         history = cards + MARKED * (self._asked(state) & all_shown)
         return self.screen.draw(
             {
-                # a sum of one card while cards are shown
+                # while cards are shown, one term of the sum is not zero
                 "shown": jnp.where(all_shown, WHICH, jnp.sum(jnp.where(position == state.time, cards, 0))),
                 "selected": 1 + state.selected,
                 "score": state.score,

@@ -23,7 +23,7 @@ CANVAS, GROUND, LINES = (255, 255, 255), (191, 191, 191), (102, 102, 102)
 CURSOR, HIT_COLOR, MISS_COLOR = (217, 166, 33), (255, 0, 0), (0, 0, 0)
 SCORE, NAME = (255, 128, 0), (74, 214, 247)
 
-SHIPS = (2, 3, 3, 4)  # lengths, in the order in which they are placed
+SHIPS = (2, 3, 3, 4)  # lengths, in the order of placement
 TO_HIT = sum(SHIPS)
 UNKNOWN, HIT, MISS, UNDER_CURSOR = 0, 1, 2, 3  # pictures of a cell; UNDER_CURSOR is added to the others
 
@@ -36,7 +36,7 @@ class BattleShipState(ArcadeState):
     x, y: int32, the cursor's column and row.
     ships: bool[n, n], by row and column.
     fired: bool[n, n], the cells fired at.
-    repeats: int32 in 0..n^2 / 2, shots at cells fired at before.
+    repeats: int32 in 0..n^2 / 2, shots at cells already fired at.
     """
 
     score: jax.Array
@@ -50,9 +50,9 @@ class BattleShipState(ArcadeState):
 class BattleShip(ArcadeEnvironment):
     """Move (up, down, left, right) over a sea of `size` x `size` cells and fire at the ships in it.
 
-    There are four ships, 12 cells in all. A hit pays 1 / 12, a shot at a cell fired at before costs 2 / size^2. The
-    episode ends with the last hit or after size^2 / 2 such shots; the time limit is 2 size^2. The partial twin sees the
-    mark of the cell under the cursor only.
+    There are four ships, 12 cells in all. A hit pays 1 / 12, a shot at a cell already fired at costs 2 / size^2. The
+    episode ends with the last hit or after size^2 / 2 such shots; the time limit is 2 size^2. The partially observable
+    twin shows only the mark under the cursor.
     """
 
     size: int
@@ -64,7 +64,7 @@ class BattleShip(ArcadeEnvironment):
 
     @property
     def max_repeats(self) -> int:
-        """The shots at cells fired at before that end an episode."""
+        """The number of repeats that ends an episode."""
         return self.size**2 // 2
 
     def __init__(self, partial_obs: bool = False, obs_size: int = 128):
@@ -115,7 +115,7 @@ class BattleShip(ArcadeEnvironment):
         return state, reward, (state.score == TO_HIT) | (state.repeats == self.max_repeats)
 
     def render(self, state: BattleShipState, params: EnvParams | None = None) -> jax.Array:
-        """All marks, or the one under the cursor; the cursor and the repeats."""
+        """All marks or only the one under the cursor, the cursor, and the repeats."""
         cursor = self._under_cursor(state)
         marks = jnp.where(state.ships, HIT, MISS)
         marks = jnp.where(state.fired & (cursor | self.shows_all(state)), marks, UNKNOWN)
@@ -129,10 +129,10 @@ class BattleShip(ArcadeEnvironment):
         return (y == state.y) & (x == state.x)
 
     def _ship(self, free: jax.Array, length: int, draw: jax.Array) -> jax.Array:
-        """A uniform choice among the places for a ship of `length` on free cells; `draw` is a random uint32.
+        """Choose uniformly among the places for a ship of `length` on free cells; `draw` is a random uint32.
 
-        Cells are bits of uint32[n], one number per row, so that a whole row is tried at once. The result has the
-        ship's bits set. There are 264 places at most, so a remainder is uniform to 1 part in 16 million.
+        Cells are bits of uint32[n], one number per row, so that a whole row is tested at once. The result has the
+        ship's bits set. There are at most 264 places, so a remainder is uniform to 1 part in 16 million.
         """
         rows = np.arange(self.size)
         right = down = free
@@ -174,7 +174,7 @@ class BattleShipHard(BattleShip):
 def _pictures(cell: int) -> np.ndarray:
     """Unknown, hit and missed, and the same under the cursor, uint8[6, cell, cell, 3].
 
-    The cursor tints the cell: a frame would leave too little of the smallest ones, 6 pixels wide, for a mark.
+    The cursor tints the cell: a frame would leave too little room for a mark in the smallest cells, 6 pixels wide.
     """
     box = (0, 0), (cell, cell)
     thickness = 1 + cell // 7

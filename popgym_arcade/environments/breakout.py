@@ -21,8 +21,9 @@ WALL = range(1, 1 + len(BRICKS))  # the rows of bricks
 NUM_BRICKS = len(WALL) * COLUMNS
 CELL = (5, 10)  # height and width of a cell at 128 px
 
-# Pictures of a cell: nothing, the trail, the ball by direction, the same after a brick, the ball as the partial twin
-# sees it; and all of these on a brick. In the paddle's row, where there is no trail, the paddle takes its number.
+# Pictures of a cell: nothing, the trail, the ball by direction, the same after touching a brick, the ball as the
+# partially observable twin shows it; then all of these on a brick. In the paddle's row, which has no trail, the paddle
+# uses the trail's number.
 NOTHING, DOT, ROLLING, STRUCK, PLAIN, ON_BRICK = 0, 1, 2, 6, 10, 11
 PADDLE = DOT
 
@@ -36,7 +37,7 @@ class BreakoutState(ArcadeState):
     ball_dir: int32, 0 up-left, 1 up-right, 2 down-right, 3 down-left.
     paddle_x: int32, the paddle's left column.
     bricks: bool[20, 10], by row and column; in rows 1..6 only.
-    strike: bool, whether the last step touched a brick. Then the next one breaks none.
+    strike: bool, whether the last step touched a brick. If so, the next one breaks none.
     last_y, last_x: int32, the ball's cell before the last step.
     """
 
@@ -55,8 +56,8 @@ class Breakout(ArcadeEnvironment):
     """Move the paddle (left, right) to keep the ball in play until it has broken all 60 bricks.
 
     Bricks pay from 0.025 in the top row to 0.0083 in the lowest, 1 in all. Losing the ball costs 1/60 for every brick
-    left and ends the episode, as does the last brick. The time limit is 2000. The partial twin sees the ball only
-    while it rises, and neither its trail, nor its direction, nor whether it touched a brick.
+    left and ends the episode, as does the last brick. The time limit is 2000. The partially observable twin shows the
+    ball only while it rises, and hides its trail, its direction and whether it touched a brick.
     """
 
     max_steps = 2000
@@ -83,7 +84,7 @@ class Breakout(ArcadeEnvironment):
         )
 
     def reset_state(self, key: jax.Array, params: EnvParams) -> BreakoutState:
-        """All bricks; the ball comes up from the left or the right wall."""
+        """All bricks; the ball rises from the left or the right wall."""
         from_right = jax.random.bernoulli(key).astype(jnp.int32)
         ball_y, ball_x = jnp.int32(13), from_right * (COLUMNS - 1)
         return BreakoutState(
@@ -200,7 +201,7 @@ def _pictures(scale: int, dot: Color | None = None, brick: Color | None = None) 
         on_brick = _things(blank(CELL, brick), TRAIL)  # so that the notch shows enough of the brick
         on_brick[NOTHING] = bare
         on_brick[PLAIN] = bare.copy()
-        on_brick[PLAIN][:, 2:-2] = BALL  # leaves some of the brick to be seen
+        on_brick[PLAIN][:, 2:-2] = BALL  # leaves some of the brick visible
         pictures += on_brick
     return np.stack(pictures).repeat(scale, 1).repeat(scale, 2)
 
@@ -214,10 +215,10 @@ def _things(ground: np.ndarray, trail: Color) -> list[np.ndarray]:
 
 
 def _ball(ground: np.ndarray, direction: int, struck: bool) -> np.ndarray:
-    """The ball fills the cell but for a notch in the corner towards which it flies; `struck` gives it an outline."""
+    """The ball fills the cell except for a notch in the corner it flies towards; `struck` gives it an outline."""
     body = np.ones(CELL, bool)
     body[slice(0, 2) if direction < 2 else slice(-2, None), slice(0, 4) if direction in (0, 3) else slice(-4, None)] = 0
-    # Inside are the pixels with body on all eight sides.
+    # Pixels with body on all eight sides are inside.
     around = np.pad(body, 1)
     near = [around[y : y + CELL[0], x : x + CELL[1]] for y in range(3) for x in range(3)]
     inside = np.logical_and.reduce(near)

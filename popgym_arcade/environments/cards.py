@@ -1,4 +1,4 @@
-"""Cards of four suits: their pictures, and how a pack is shuffled. For AutoEncode and CountRecall (and Tetris' bag)."""
+"""Cards of four suits: pictures and shuffling, for AutoEncode and CountRecall (and for Tetris' bag)."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ SUITS = ((draw_heart, (255, 0, 0)), (draw_spade, (0, 0, 0)), (draw_club, (0, 0, 
 NO_CARD = 0  # the picture without a card; a card's picture is its type + 1
 FACE, BORDER = (255, 255, 255), (64, 64, 64)
 
-# Places by frame size: the two large cards, in the left and in the right corner, and signs below them.
+# Places by frame size: the two large cards in the left and right corners, and the signs below them.
 CARD_SIZE = {128: (20, 12), 256: (40, 24)}  # height and width
 LEFT_CARD = {128: (1, 1), 256: (2, 2)}
 RIGHT_CARD = {128: (115, 1), 256: (230, 2)}
@@ -30,8 +30,8 @@ RIGHT_SIGN = {128: ((116, 23), (126, 33)), 256: ((232, 46), (252, 66))}
 def shuffled(key: jax.Array, num_cards: int, num_types: int) -> jax.Array:
     """A uniform permutation of the types i mod num_types, i = 0, 1, ..., int8[num_cards]; at most 127 cards.
 
-    The ranks of random numbers are a uniform permutation of 0, 1, ...; counting how many are smaller takes a fifth
-    of the time of a sort on a CPU, and less in small numbers along the first axis.
+    The ranks of random numbers are a uniform permutation of 0, 1, ... On a CPU, counting how many numbers are smaller
+    takes a fifth of the time of a sort, and less with int8 sums along the first axis.
     """
     draw = jax.random.bits(key, (num_cards,))
     position = np.arange(num_cards)
@@ -43,7 +43,7 @@ def card_pictures(obs_size: int, num_types: int, ground: Color) -> np.ndarray:
     """The bare ground, a card of each type, and one with a question mark, uint8[2 + num_types, height, width, 3]."""
     (height, width), line = CARD_SIZE[obs_size], obs_size // 128
     empty = blank((height, width), ground)
-    # a border without its corners, which look round then
+    # a border without its corners, so that they look round
     card = draw_rectangle((line, 0), (width - line, height), BORDER, empty)
     card = draw_rectangle((0, line), (width, height - line), BORDER, card)
     card = draw_rectangle((line, line), (width - line, height - line), FACE, card)
@@ -58,7 +58,7 @@ def card_pictures(obs_size: int, num_types: int, ground: Color) -> np.ndarray:
 def small_card_pictures(obs_size: int, num_types: int, ground: Color, face: Color = FACE) -> np.ndarray:
     """The bare ground, then a card of each type with a gap to its right and below, uint8[1 + num_types, s, s, 3].
 
-    They are made for places 10 pixels apart, 20 at 256.
+    Made for places 10 pixels apart, 20 at 256 px.
     """
     size, gap = 10 * obs_size // 128, obs_size // 128
     empty = blank(size, ground)

@@ -19,7 +19,7 @@ from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, blank,
 CANVAS, CART, POLE = (51, 51, 51), (245, 74, 140), (140, 69, 18)
 ARROW, SCALE = (204, 204, 204), (102, 102, 102)
 SCORE, NAME = (0, 255, 128), (74, 214, 247)
-HIDDEN = 0  # the picture of cart and pole that shows nothing
+HIDDEN = 0  # the empty picture of cart and pole
 
 GRAVITY = 9.8
 CART_MASS, POLE_MASS = 1.0, 0.1
@@ -48,8 +48,8 @@ class CartPoleState(ArcadeState):
 class CartPole(ArcadeEnvironment):
     """Push the cart left or right (10 N; every other action coasts) to keep the pole upright and the cart in sight.
 
-    Each step pays 1 / limit. The episode ends when the cart leaves +-2.4 or the pole +-12 degrees. The partial twin
-    sees only the two velocities.
+    Each step pays 1 / (time limit). The episode ends when the cart leaves +-2.4 or the pole +-12 degrees. The partially
+    observable twin shows only the two velocities.
     """
 
     title = "CartPole"
@@ -63,7 +63,7 @@ class CartPole(ArcadeEnvironment):
         self.pole_width = 4 * scale
         self.arrow_length = 46 * scale
         left = top = (obs_size - self.board) // 2
-        ground = top + 48 * scale  # where the cart's top is and the pole begins
+        ground = top + 48 * scale  # the top of the cart, where the pole begins
         slices = [(left, ground - 1 - row) for row in range(self.pole_length)]
         canvas = titled(obs_size, CANVAS, self.title, NAME)
         self.screen = Screen(
@@ -104,10 +104,10 @@ class CartPole(ArcadeEnvironment):
         return state, reward, (jnp.abs(state.x) > X_LIMIT) | (jnp.abs(state.theta) > THETA_LIMIT)
 
     def render(self, state: CartPoleState, params: EnvParams | None = None) -> jax.Array:
-        """Cart, pole and both velocities, or the velocities alone; all as the noise lets them be seen."""
+        """Cart, pole and both velocities, or only the velocities; all with the noise added."""
         x, x_dot, theta, theta_dot = jnp.stack([state.x, state.x_dot, state.theta, state.theta_dot]) + state.noise
         room = self.board - self.cart_width
-        # Clipped in pixels: at the clipped x itself the last bit of a float would decide about a pixel.
+        # Clip pixels, not x: at the limits of x, the last bit of a float would decide between two pixels.
         cart = jnp.clip(jnp.floor(x * (room / (2 * X_LIMIT)) + room / 2), 0, room)
         pole = self._pole(cart, jnp.clip(theta, -THETA_LIMIT, THETA_LIMIT))
         speeds = jnp.stack([x_dot, theta_dot]) / FULL_SPEED
@@ -129,7 +129,7 @@ class CartPole(ArcadeEnvironment):
     def _pole(self, cart: jax.Array, theta: jax.Array) -> jax.Array:
         """Which picture each row of pixels shows, from the cart upwards, int32[pole_length].
 
-        A row's slice of the pole lies where the row's middle meets the pole's axis, to a pixel.
+        A row's slice of the pole is centred, to a pixel, where the middle of the row meets the pole's axis.
         """
         height = np.arange(self.pole_length) + 0.5
         middle = cart + self.cart_width / 2 + height * jnp.tan(theta)
@@ -158,7 +158,7 @@ class CartPole(ArcadeEnvironment):
         )
 
     def _arcs(self, height: int) -> np.ndarray:
-        """The same for a rotation: bent arrows, which turn over the pole as it does."""
+        """The same for a rotation: bent arrows above the pole, in the direction in which it turns."""
         middle, longest, half_line = self.board // 2, self.arrow_length, self.board // 96
         box = (0, 0), (self.board, height)
         empty = draw_arc(*box, 2 * half_line, SCALE, blank((height, self.board), CANVAS))

@@ -24,12 +24,12 @@ CANVAS, BOARD = (245, 245, 245), (153, 179, 204)
 SCORE, COUNTER, NAME, SIGN = (191, 26, 26), (143, 237, 143), (74, 191, 240), (64, 64, 64)
 
 COUNTER_BOX = {128: ((68, 1), (123, 15)), 256: ((136, 2), (246, 30))}
-COUNTER_PLATE = {128: ((82, 1), (109, 15)), 256: ((171, 2), (211, 30))}  # pale green needs a dark ground
+COUNTER_PLATE = {128: ((82, 1), (109, 15)), 256: ((171, 2), (211, 30))}  # pale green needs a dark background
 
 
 @struct.dataclass
 class CountRecallState(ArcadeState):
-    """With N cards of each kind; types are 0 heart, 1 spade, 2 club, 3 diamond.
+    """The state with N value cards and N query cards; types are 0 heart, 1 spade, 2 club, 3 diamond.
 
     score: int32, right answers.
     value_cards, query_cards: int8[N], types.
@@ -47,8 +47,8 @@ class CountRecallState(ArcadeState):
 class CountRecall(ArcadeEnvironment):
     """Two decks are dealt side by side. How many of the value cards before this one have the query card's type?
 
-    Up and down turn the counter, fire answers with it and deals the next pair. A right answer pays 1 / N. The episode
-    ends with the last pair. The partial twin does not see the value cards dealt before.
+    Up and down change the counter, fire answers with it and deals the next pair. A right answer pays 1 / N. The episode
+    ends with the last pair. The partially observable twin hides the value cards dealt before.
     """
 
     num_cards: int
@@ -96,7 +96,7 @@ class CountRecall(ArcadeEnvironment):
     def transition(
         self, key: jax.Array, state: CountRecallState, action: jax.Array, params: EnvParams
     ) -> tuple[CountRecallState, jax.Array, jax.Array]:
-        """Turn the counter or answer with it."""
+        """Change the counter or answer with it."""
         query = state.query_cards[state.answered]
         dealt_before = np.arange(self.num_cards) < state.answered
         answers = action == FIRE
@@ -109,7 +109,7 @@ class CountRecall(ArcadeEnvironment):
         return state, right / self.num_cards, state.answered == self.num_cards
 
     def render(self, state: CountRecallState, params: EnvParams | None = None) -> jax.Array:
-        """Both cards, the counter, and in the full frame the value cards before."""
+        """Both cards and the counter; in the full frame also the value cards dealt before."""
         last = state.answered == self.num_cards
         before = (np.arange(self.num_cards) < state.answered) & self.shows_all(state)
         return self.screen.draw(

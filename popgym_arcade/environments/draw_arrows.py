@@ -1,4 +1,4 @@
-"""Arrows, whose length tells a velocity. See `draw_utils`."""
+"""Arrows whose length shows a velocity. See `draw_utils`."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def draw_horizontal_arrow(
 
 
 def draw_vertical_arrow(top_left: Point, bottom_right: Point, color: Color, velocity: Number, canvas: Canvas) -> Canvas:
-    """Draw an arrow down for a positive `velocity` and up for a negative one; as `draw_horizontal_arrow` otherwise."""
+    """Draw an arrow down for a positive `velocity`, up for a negative one; otherwise like `draw_horizontal_arrow`."""
     box = make_box(canvas, top_left, bottom_right, color, velocity)
     turned = box._replace(x=box.y, y=box.x, half_width=box.half_height, half_height=box.half_width)
     return paint(box.xp, _straight_arrow(turned, velocity) & box.inside, color, canvas)
@@ -37,7 +37,7 @@ def _straight_arrow(box: Box, velocity: Number) -> Any:
 
 
 def _arrow(xp: Any, along: Any, across: Any, length: Any, half_breadth: Any) -> Any:
-    """An arrow from `along` = 0 to `length`: a shaft a fifth, a head three fifths of 2 `half_breadth` broad."""
+    """An arrow from `along` = 0 to `length`. Its shaft is a fifth of 2 `half_breadth` wide, its head three fifths."""
     head = xp.minimum(length, 0.8 * half_breadth)
     shaft = (along >= 0) & (along < length - head) & (xp.abs(across) <= xp.maximum(0.2 * half_breadth, 0.5))
     tip = (along >= length - head) & (along < length) & (xp.abs(across) <= 0.75 * (length - along) + 0.5)
@@ -64,7 +64,7 @@ def draw_curved_arrow(
 def draw_arc(top_left: Point, bottom_right: Point, thickness: Number, color: Color, canvas: Canvas) -> Canvas:
     """Draw a flat arc from the left to the right edge of the box, highest in its middle, `thickness` pixels wide.
 
-    It falls by half the box's height. The box is wider than high.
+    It drops by half the box's height. The box must be wider than it is high.
     """
     box = make_box(canvas, top_left, bottom_right, thickness, color)
     _, across, _ = _arc(box)

@@ -1,6 +1,6 @@
-"""What every drawing primitive is made of: a box on a canvas, seen from its centre, and paint where a mask is set.
+"""The parts of every drawing primitive: a box on a canvas, seen from its centre, and paint where a mask is set.
 
-In numpy if no argument is traced and the canvas is a numpy array, else in jax: see `draw_utils`.
+They use numpy if the canvas is a numpy array and no argument is traced, else jax: see `draw_utils`.
 """
 
 from typing import Any, NamedTuple
@@ -59,12 +59,12 @@ def centres(xp: Any, canvas: Canvas) -> tuple[Any, Any]:
 
 
 def make_box(canvas: Canvas, top_left: Point, bottom_right: Point, *arguments: Any) -> Box:
-    """The box between two corners; `arguments` are the primitive's others, which decide numpy or jax as well."""
+    """The box between two corners; `arguments` are the primitive's others, which also decide between numpy and jax."""
     xp = namespace(canvas, top_left, bottom_right, *arguments)
     left, top = (xp.asarray(corner, xp.float32) for corner in top_left)
     right, bottom = (xp.asarray(corner, xp.float32) for corner in bottom_right)
     x, y = centres(xp, canvas)
-    # A box without area is moved off the canvas, and its sides stay safe to divide by.
+    # Move a box without area off the canvas, and keep its sides safe to divide by.
     half_width = xp.maximum((right - left) / 2, 1e-6)
     half_height = xp.maximum((bottom - top) / 2, 1e-6)
     empty = (right <= left) | (bottom <= top)
@@ -76,7 +76,7 @@ def square(box: Box) -> Box:
     """The largest square in the middle of a box, on whole pixels of the box."""
     xp = box.xp
     half = xp.minimum(box.half_width, box.half_height)
-    # half a pixel up or left where the square cannot lie in the middle
+    # half a pixel up or left if the square cannot lie in the middle
     shift_x = box.half_width - half - xp.floor(box.half_width - half)
     shift_y = box.half_height - half - xp.floor(box.half_height - half)
     return box._replace(x=box.x + shift_x, y=box.y + shift_y, half_width=half, half_height=half)

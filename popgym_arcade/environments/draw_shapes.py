@@ -1,4 +1,4 @@
-"""Shapes: rectangles, circles, card suits and everything else that stands for a thing. See `draw_utils`."""
+"""Shapes: rectangles, circles, card suits and all other objects. See `draw_utils`."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from popgym_arcade.environments.draw_canvas import (
 )
 
 # The outlines below have odd constants (1.003, 0.7203) so that no pixel's centre lies exactly on one. The last bit of a
-# float32 would decide there, and that is not the same in numpy and in a compiled program.
+# float32 would decide there, and it differs between numpy and a compiled program.
 
 _TNT = "###.##..### .#..#.#..#. .#..#.#..#. .#..#.#..#. .#..#.#..#."  # 11 x 5 dots, too wide for the font
 
@@ -62,7 +62,7 @@ def _triangle(box: Box, direction: Number) -> Any:
 
 
 def draw_o(top_left: Point, bottom_right: Point, thickness: Number, color: Color, canvas: Canvas) -> Canvas:
-    """Draw the ellipse that touches the four sides of the box from within, its line `thickness` pixels wide."""
+    """Draw the ellipse that touches the four sides of the box from inside, with a line `thickness` pixels wide."""
     box = make_box(canvas, top_left, bottom_right, thickness, color)
     xp = box.xp
     thickness = xp.asarray(thickness, xp.float32)
@@ -98,8 +98,8 @@ def draw_grid(square_size: Number, thickness: Number, color: Color, canvas: Canv
 
 
 def draw_sub_canvas(sub_canvas: Canvas, canvas: Canvas) -> Canvas:
-    """Put `sub_canvas` [h, w, 3] in the middle of the canvas (half a pixel to the left and top of it where sizes differ
-    by an odd number). What is larger than the canvas is cut off on both sides."""
+    """Put `sub_canvas` [h, w, 3] in the middle of the canvas, or half a pixel to the left and above it if the sizes
+    differ by an odd number. A sub-canvas that is too large is cropped equally on both sides."""
     xp = namespace(canvas, sub_canvas)
     if np.ndim(sub_canvas) != 3:
         raise ValueError(f"a sub-canvas has the shape [height, width, 3], not {list(np.shape(sub_canvas))}")
@@ -113,24 +113,24 @@ def draw_sub_canvas(sub_canvas: Canvas, canvas: Canvas) -> Canvas:
 
 
 def _overlap(size: int, sub_size: int) -> tuple[slice, slice]:
-    """Where a centred length lies in `size`, and which part of it that is."""
+    """The part of `size` that a centred length covers, and the part of that length that is visible."""
     start = (size - sub_size) // 2
     target = slice(max(start, 0), min(start + sub_size, size))
     return target, slice(target.start - start, target.stop - start)
 
 
 def draw_heart(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a heart, as large as a square in the middle of the box allows."""
+    """Fill a heart in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     u, v = box.xp.abs(box.u), box.v
     lobes = ((u - 0.5) / 0.51) ** 2 + ((v + 0.4) / 0.61) ** 2 <= 1.003
     point = (v >= -0.4003) & (u <= (1.0703 - v) * 0.7403)
-    notch = u < -0.7503 * (v + 0.6003)  # keeps the lobes apart at few pixels
+    notch = u < -0.7503 * (v + 0.6003)  # keeps the lobes apart at small sizes
     return paint(box.xp, (lobes | point) & ~notch & box.inside, color, canvas)
 
 
 def draw_spade(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a spade, as large as a square in the middle of the box allows."""
+    """Fill a spade in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     u, v = box.xp.abs(box.u), box.v
     lobes = ((u - 0.5) / 0.51) ** 2 + ((v - 0.13) / 0.36) ** 2 <= 1.003
@@ -139,10 +139,10 @@ def draw_spade(top_left: Point, bottom_right: Point, color: Color, canvas: Canva
 
 
 def draw_club(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a club, as large as a square in the middle of the box allows."""
+    """Fill a club in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     u, v = box.xp.abs(box.u), box.v
-    # Three circles that stay apart at few pixels, where a club would look like a spade, and a bar that joins them
+    # Three circles joined by a bar. They stay apart at small sizes, where a club would look like a spade.
     top = u**2 + (v + 0.55) ** 2 <= 0.2003
     sides = (u - 0.66) ** 2 + (v - 0.24) ** 2 <= 0.1953
     bar = (u <= 0.6603) & (box.xp.abs(v - 0.24) <= 0.1303)
@@ -156,21 +156,21 @@ def _stem(box: Box) -> Any:
 
 
 def draw_diamond(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a square that stands on a corner, as large as a square in the middle of the box allows."""
+    """Fill a square that stands on a corner, in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     mask = box.xp.abs(box.u) + box.xp.abs(box.v) <= 1.01
     return paint(box.xp, mask & box.inside, color, canvas)
 
 
 def draw_hexagon(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a hexagon that stands on a corner, as large as a square in the middle of the box allows."""
+    """Fill a hexagon that stands on a corner, in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     mask = box.xp.abs(box.u) / 2 + box.xp.abs(box.v) <= 1.01
     return paint(box.xp, mask & box.inside, color, canvas)
 
 
 def draw_gem(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a cut gem, as large as a square in the middle of the box allows: light above, in shadow on the right."""
+    """Fill a cut gem in the largest square in the middle of the box, light at the top and shaded on the right."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     xp, u, v = box.xp, box.xp.abs(box.u), box.v
     crown = (v > -0.8503) & (v <= -0.1303) & (u <= 0.9503 + 0.6 * (v + 0.1303))
@@ -182,7 +182,7 @@ def draw_gem(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas)
 
 
 def draw_bomb(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a round bomb whose fuse burns orange, as large as a square in the middle of the box allows."""
+    """Fill a round bomb whose fuse burns orange, in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     xp, u, v = box.xp, box.u, box.v
     body = (u + 0.18) ** 2 + (v - 0.2) ** 2 <= 0.5703
@@ -195,7 +195,7 @@ def draw_bomb(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas
 
 
 def draw_pawn(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a chess pawn, as large as a square in the middle of the box allows."""
+    """Fill a chess pawn in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     u, v = box.xp.abs(box.u), box.v
     head = u**2 + (v + 0.52) ** 2 <= 0.2203
@@ -205,7 +205,7 @@ def draw_pawn(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas
 
 
 def draw_pin(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Fill a bowling pin with a crimson collar, as large as a square in the middle of the box allows."""
+    """Fill a bowling pin with a crimson collar, in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     u, v = box.xp.abs(box.u), box.v
     head = u**2 + (v + 0.68) ** 2 <= 0.1403
@@ -216,10 +216,10 @@ def draw_pin(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas)
 
 
 def draw_matchstick_man(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas) -> Canvas:
-    """Draw a person of sticks, as large as a square in the middle of the box allows."""
+    """Draw a stick figure in the largest square in the middle of the box."""
     box = square(make_box(canvas, top_left, bottom_right, color))
     u, v = box.xp.abs(box.u), box.v
-    thick = box.xp.maximum(1.01 / box.half_width / 2, 0.1)  # half the breadth of a stick, half a pixel at the least
+    thick = box.xp.maximum(1.01 / box.half_width / 2, 0.1)  # half the width of a stick, at least half a pixel
     head = u**2 + (v + 0.6403) ** 2 <= 0.1003
     body = (u <= thick) & (v > -0.6403) & (v <= 0.3003)
     arms = (u <= 0.6003) & (box.xp.abs(v + 0.1503) <= thick)
@@ -230,7 +230,7 @@ def draw_matchstick_man(top_left: Point, bottom_right: Point, color: Color, canv
 def draw_stick(
     top_left: Point, bottom_right: Point, angle: Number, thickness: Number, color: Color, canvas: Canvas
 ) -> Canvas:
-    """Draw a stick as long as the box is wide, from the middle of the box's bottom, cut off at the box.
+    """Draw a stick as long as the box is wide, from the middle of the box's bottom, clipped to the box.
 
     It stands upright at an `angle` of 0 and is turned clockwise by `angle` times pi. Its ends are round.
     """
@@ -277,11 +277,11 @@ def rotate(
     """Turn an image [height, width, 3] clockwise by `angle` radians about `center`, the point (x, y) in pixels.
 
     The centre of the first pixel is (0, 0).
-    `order` 0 takes the nearest pixel, 1 interpolates linearly. `mode` says what is beyond the image, as in
+    `order` 0 takes the nearest pixel, 1 interpolates linearly. `mode` says what lies beyond the image, as in
     `jax.scipy.ndimage.map_coordinates`: "nearest", "constant" (`cval`), "wrap", "mirror" or "reflect".
     """
     image = jnp.asarray(image)
-    namespace(image)  # refuses another rank
+    namespace(image)  # rejects any other rank
     x, y = (jnp.arange(size, dtype=jnp.float32) for size in (image.shape[1], image.shape[0]))
     x, y = x[None, :] - center[0], y[:, None] - center[1]
     cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -291,7 +291,7 @@ def rotate(
 
 
 def draw_tnt_block(top_left: Point, bottom_right: Point, canvas: Canvas) -> Canvas:
-    """Fill the box red with a white band across it; from 12 pixels up the band reads TNT in black."""
+    """Fill the box red with a white band across it; in boxes of 12 pixels or more, the band reads TNT in black."""
     box = make_box(canvas, top_left, bottom_right)
     xp = box.xp
     dot = xp.floor(xp.minimum(box.half_width, box.half_height) / 6)
@@ -309,9 +309,9 @@ def draw_tnt_block(top_left: Point, bottom_right: Point, canvas: Canvas) -> Canv
 
 
 def draw_pole(start: Point, end: Point, color: Color, angle: Number, thickness: Number, canvas: Canvas) -> Canvas:
-    """Draw a line with round ends, `thickness` pixels wide, from `start` to where `end` is after a turn about `start`.
+    """Draw a line with round ends, `thickness` pixels wide, from `start` to `end` rotated about `start`.
 
-    `angle` is the turn in radians, clockwise on the screen. `start` and `end` are points (x, y), not corners of a box.
+    `angle` is the rotation in radians, clockwise. `start` and `end` are points (x, y), not corners of a box.
     """
     xp = namespace(canvas, start, end, color, angle, thickness)
     x, y = centres(xp, canvas)

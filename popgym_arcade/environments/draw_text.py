@@ -16,8 +16,8 @@ from popgym_arcade.environments.draw_canvas import (
     paint,
 )
 
-# The font: 5 rows of 5 dots for each character. Digits have square corners and letters round ones, so that 5 and S, 8
-# and B stay apart; 0 is slashed, unlike O and D.
+# The font: 5 rows of 5 dots for each character. Digits have square corners and letters round ones, so that 5 differs
+# from S and 8 from B; 0 is slashed, unlike O and D.
 _GLYPHS = {
     "0": ".###. #..## #.#.# ##..# .###.",
     "1": "..#.. .##.. ..#.. ..#.. #####",
@@ -64,7 +64,7 @@ _GLYPHS = {
 
 
 def _font() -> np.ndarray:
-    """bool[128, 5, 5] by character code; small letters look like capitals, characters without a glyph are blank."""
+    """bool[128, 5, 5] by character code; lower case looks like upper case, characters without a glyph are blank."""
     font = np.zeros((128, 5, 5), bool)
     for character, rows in _GLYPHS.items():
         font[ord(character)] = font[ord(character.lower())] = bitmap(rows)
@@ -77,7 +77,7 @@ _FONT = _font()
 def draw_digit(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas, digit: Number) -> Canvas:
     """Draw one digit 0..9 (an int; numbers outside are clipped), stretched to the box by nearest neighbour.
 
-    A box whose sides are multiples of 5 pixels gives dots of one size.
+    Dots have equal sizes if the sides of the box are multiples of 5 pixels.
     """
     xp = namespace(canvas, top_left, bottom_right, color, digit)
     return draw_letter(top_left, bottom_right, color, canvas, ord("0") + xp.clip(xp.asarray(digit), 0, 9))
@@ -104,8 +104,8 @@ def draw_letter(
 ) -> Canvas:
     """Draw one character of the font (A-Z, 0-9, space, - + . ?), stretched to the box by nearest neighbour.
 
-    `letter_code` is a string of one character or a character code (int, may be traced); small letters become capitals.
-    A string outside the font raises a ValueError, a code without a glyph draws nothing.
+    `letter_code` is a string of one character or a character code (int, may be traced); lower case becomes upper case.
+    A string outside the font raises ValueError, a code without a glyph draws nothing.
     """
     if isinstance(letter_code, str):
         letter_code = _codes(letter_code, length=1)[0]
@@ -120,10 +120,10 @@ def draw_letter(
 def draw_number(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas, number: Number) -> Canvas:
     """Write a whole number in the middle of the box, without leading zeros, with a minus sign if it is negative.
 
-    The digits are as high as the box less two pixels allows in whole dots; a dot is half its height, rounded down,
-    and 1 pixel wide, and digits stand 2 pixels apart: 10 x 10 pixels in a box 14 pixels high, 15 x 25 in one of 28.
-    A number too long for the box sticks out of it on both sides. `number` is an int within int32
-    (-2147483647..2147483647), may be traced.
+    Dots are whole pixels: as high as fits in the box less two pixels, and 1 pixel wider than half their height (rounded
+    down). Digits are 2 pixels apart: 10 x 10 pixels in a box 14 pixels high, 15 x 25 in one of 28.
+    A number too long for the box extends beyond it on both sides. `number` is an int within int32
+    (-2147483647..2147483647) and may be traced.
     """
     box = make_box(canvas, top_left, bottom_right, color, number)
     xp = box.xp
@@ -147,11 +147,11 @@ def draw_str(
 ) -> Canvas:
     """Write `word` in the middle of the box, from left to right or, with `horizontal=False`, from top to bottom.
 
-    The letters are the largest that leave a pixel free above and below (left and right) and fit the box lengthwise,
-    5 x 5 pixels at the least: 10 x 10 pixels and 1 apart in a box 13 pixels high, 20 x 20 and 3 apart in one of 25.
-    A long word gets letters that are up to a fifth narrower than they are high before it gets lower ones. `word` is a
-    Python string of the font's characters (A-Z, 0-9, space, - + . ?), small letters become capitals; any other
-    character raises a ValueError.
+    The letters are the largest that leave a pixel free above and below (left and right) and fit the box lengthwise, at
+    least 5 x 5 pixels: 10 x 10 pixels and 1 apart in a box 13 pixels high, 20 x 20 and 3 apart in one of 25. In a long
+    word, letters first become up to a fifth narrower than they are high, and only then lower. `word` is a Python string
+    of the font's characters (A-Z, 0-9, space, - + . ?); lower case becomes upper case, any other character raises
+    ValueError.
     """
     return _words(top_left, bottom_right, color, canvas, _codes(word or " "), horizontal)
 
@@ -162,7 +162,7 @@ def draw_words_h(top_left: Point, bottom_right: Point, color: Color, canvas: Can
 
 
 def draw_words_v(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas, letters: Any) -> Canvas:
-    """As `draw_words_h`, from top to bottom."""
+    """Like `draw_words_h`, from top to bottom."""
     return _words(top_left, bottom_right, color, canvas, letters, horizontal=False)
 
 
@@ -189,7 +189,7 @@ def _words(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas, c
     width = xp.clip(xp.floor((2 * box.half_width + gap) / len(codes)) - gap, 5, 5 * dot)  # of a letter
     left = _start(xp, box.half_width, len(codes) * (width + gap) - gap)
     top = _start(xp, box.half_height, 5 * dot)
-    # written downwards, x and y have changed places and so do a letter's rows and columns
+    # when writing downwards, x and y are swapped, and so are the rows and columns of a letter
     glyphs = xp.asarray(_FONT)[codes]
     glyphs = glyphs if horizontal else glyphs.swapaxes(1, 2)
     mask = _text(xp, glyphs, len(codes), box.x - left, box.y - top, (width / 5, dot), gap)
@@ -197,7 +197,7 @@ def _words(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas, c
 
 
 def _codes(word: str, length: int | None = None) -> np.ndarray:
-    """Character codes int[len(word)]; a ValueError for a character without a glyph, or another length than `length`."""
+    """Character codes int[len(word)]. Raises ValueError for a character without a glyph, or for another length."""
     if length is not None and len(word) != length:
         raise ValueError(f"{word!r} is not one character")
     unknown = [character for character in word if character.upper() not in _GLYPHS]
@@ -207,7 +207,7 @@ def _codes(word: str, length: int | None = None) -> np.ndarray:
 
 
 def _start(xp: Any, half_size: Any, length: Any) -> Any:
-    """Where something `length` long starts, relative to the box's centre, to lie in the middle on whole pixels."""
+    """Where something `length` long starts, relative to the box's centre, to be centred on whole pixels."""
     return xp.floor(half_size - length / 2) - half_size
 
 

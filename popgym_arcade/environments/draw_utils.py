@@ -5,13 +5,13 @@ Every primitive that fills a box is called as `draw_shape(top_left, bottom_right
 * `top_left` and `bottom_right` are corners (x, y) in pixels, x the column and y the row; the right and the bottom edge
   are exclusive, so a box from (0, 0) to (3, 2) holds 3 x 2 pixels. A box without area draws nothing.
 * `color` is three numbers 0..255 (numbers outside are clipped), `canvas` an array [height, width, 3], uint8 as a rule.
-  The result has the canvas's shape and dtype; the canvas itself is left as it was.
-* What is drawn replaces what was there, and whatever lies outside the canvas is cut off.
+  The result has the canvas's shape and dtype; the canvas itself is not changed.
+* Drawing replaces what was there, and whatever lies outside the canvas is clipped.
 * Corners, colours and all other numbers may be traced (`jit`, `vmap`, `scan`), and corners may be fractions of a pixel:
   a pixel is drawn when its centre lies inside the shape.
 
-With a numpy canvas and no traced argument the work is done, and the result returned, in numpy: a sprite drawn while an
-environment is constructed compiles nothing. In every other case it is done in jax.
+With a numpy canvas and no traced argument, a primitive works in numpy and returns numpy, so that drawing sprites while
+an environment is constructed compiles nothing. In every other case it uses jax.
 
 The parameters have the order of the published popgym-arcade, in which the few that say *what* to draw (a triangle's
 direction, a digit, a word) follow the canvas. A canvas that is not of rank 3 raises a ValueError.

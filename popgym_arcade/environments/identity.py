@@ -1,4 +1,4 @@
-"""What an object is made of, as a short digest: environments that are made of the same things are equal."""
+"""A short digest of what an object consists of: environments with the same parts are equal."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -11,10 +11,10 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
 
 def fingerprint(value: Any) -> bytes:
-    """A digest of a value, 16 bytes: equal for a copy, and for whatever else is built from the same parts.
+    """A digest of a value, 16 bytes: equal for a copy, and for anything else built from the same parts.
 
     Numbers, strings and arrays count by value, containers and plain objects by their parts. A function, and anything
-    else that does not show its parts, counts by identity: two of them differ, although they may do the same.
+    else that hides its parts, counts by identity: two of them differ even if they do the same.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in _parts(value, frozenset()):
@@ -23,7 +23,7 @@ def fingerprint(value: Any) -> bytes:
 
 
 def _parts(value: Any, around: frozenset[int]) -> Iterator[bytes]:
-    """The bytes that tell a value from others. `around` holds the ids of what it lies in, where a cycle ends."""
+    """The bytes that distinguish a value. `around` holds the ids of the containers it lies in, to stop at cycles."""
     yield f"<{type(value).__module__}.{type(value).__qualname__}>".encode()
     inner = _inside(value)
     if isinstance(value, _PLAIN):
@@ -48,7 +48,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _inside(value: Any) -> list | None:
-    """The parts of a container or a plain object; None for what does not show them."""
+    """The parts of a container or a plain object; None for anything that hides them."""
     if isinstance(value, Mapping):
         return [part for item in value.items() for part in item]
     if isinstance(value, list | tuple):

@@ -29,8 +29,8 @@ SCORE, NAME = (153, 0, 204), (0, 51, 102)
 
 # Pictures of a cell: covered, the numbers 0..9 (a revealed mine counts itself), and all of these under the cursor.
 COVERED, NUMBER, UNDER_CURSOR = 0, 1, 11
-# By the cell's size in pixels: the breadth of the cursor's frame and the side of a digit. They leave a pixel between
-# the two all around, and dots of one size but in cells of 13 (2, 2, 1, 2 and 2 pixels), where 5 would be hard to read.
+# By the cell's size in pixels: the width of the cursor's frame and the side of a digit. They leave a pixel between the
+# two all around. Dots have one size except in cells of 13 (2, 2, 1, 2 and 2 pixels), where 5 would be hard to read.
 FRAME_AND_DIGIT = {9: (1, 5), 13: (1, 9), 21: (2, 15), 28: (3, 20), 44: (4, 30)}
 
 
@@ -42,7 +42,7 @@ class MineSweeperState(ArcadeState):
     x, y: int32, the cursor's column and row.
     mines: bool[n, n], by row and column.
     revealed: bool[n, n]. A mine is revealed by the step that ends the episode.
-    repeats: int32 in 0..n^2 / 2, attempts at revealing a cell again.
+    repeats: int32 in 0..n^2 / 2, attempts to reveal a cell again.
     """
 
     score: jax.Array
@@ -54,11 +54,11 @@ class MineSweeperState(ArcadeState):
 
 
 class MineSweeper(ArcadeEnvironment):
-    """Move (up, down, left, right) over `size` x `size` cells and reveal (fire) all those without one of the mines.
+    """Move (up, down, left, right) over `size` x `size` cells and reveal (fire) all those without a mine.
 
-    A safe cell pays 1 / (number of safe cells) and shows how many mines are in the 3 x 3 cells around it; one that was
-    revealed before costs 2 / size^2. The episode ends with the last safe cell, on a mine, or after size^2 / 2 cells
-    revealed again; the time limit is 2 size^2. The partial twin sees the number under the cursor only.
+    A safe cell pays 1 / (number of safe cells) and shows how many mines are in the 3 x 3 cells around it; revealing a
+    cell again costs 2 / size^2. The episode ends with the last safe cell, on a mine, or after size^2 / 2 repeats; the
+    time limit is 2 size^2. The partially observable twin shows only the number under the cursor.
     """
 
     size: int
@@ -71,7 +71,7 @@ class MineSweeper(ArcadeEnvironment):
 
     @property
     def max_repeats(self) -> int:
-        """The cells revealed again that end an episode."""
+        """The number of repeats that ends an episode."""
         return self.size**2 // 2
 
     @property
@@ -95,8 +95,8 @@ class MineSweeper(ArcadeEnvironment):
     def reset_state(self, key: jax.Array, params: EnvParams) -> MineSweeperState:
         """The mines on distinct cells and the cursor anywhere, uniformly."""
         cells = self.size**2
-        # Floyd's method: the numbers are drawn below growing bounds, and one that is taken already is replaced by the
-        # largest below its bound, which cannot be. A remainder is uniform to 1 part in 60 million.
+        # Floyd's method: draw each number below a growing bound. If it is already taken, take the largest one below the
+        # bound, which is always free. A remainder is uniform to 1 part in 60 million.
         bounds = np.append(np.arange(cells - self.num_mines, cells) + 1, cells).astype(np.uint32)
         *draws, start = jax.random.bits(key, bounds.shape) % bounds
         mines: list[jax.Array] = []
@@ -134,7 +134,7 @@ class MineSweeper(ArcadeEnvironment):
         return state, reward, exploded | (state.score == self.num_safe) | (state.repeats == self.max_repeats)
 
     def render(self, state: MineSweeperState, params: EnvParams | None = None) -> jax.Array:
-        """All numbers, or the one under the cursor; the cursor and the repeats."""
+        """All numbers or only the one under the cursor, the cursor, and the repeats."""
         cursor = self._under_cursor(state)
         padded = jnp.pad(state.mines.astype(jnp.int32), 1)
         across = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]

@@ -40,7 +40,8 @@ class Navigator(ArcadeEnvironment):
     """Move (up, down, left, right) over a field of `size` x `size` cells and claim (fire) the treasure.
 
     Claiming it pays 1 and ends the episode, stepping on one of seven blocks of TNT pays -0.5 and ends it; any other
-    step costs 0.5 / size^2. The time limit is size^2. The partial twin sees treasure and TNT in the first frame only.
+    step costs 0.5 / size^2. The time limit is size^2. The partially observable twin shows treasure and TNT only in the
+    first frame.
     """
 
     size: int
@@ -65,8 +66,8 @@ class Navigator(ArcadeEnvironment):
     def reset_state(self, key: jax.Array, params: EnvParams) -> NavigatorState:
         """TNT, treasure and start: nine distinct cells, uniformly."""
         cells = self.size**2
-        # The two single cells first, then a set of seven among the others by Floyd's method: the seven numbers are
-        # drawn below growing bounds, and one that is taken already is replaced by its bound, which cannot be.
+        # The two single cells first, then seven of the others by Floyd's method: draw each number up to a growing
+        # bound. If it is already taken, take the bound, which is always free.
         bounds = np.concatenate([[cells, cells - 1], cells - 1 - np.arange(NUM_TNT, 0, -1)])
         draws = jax.random.randint(key, bounds.shape, 0, bounds, jnp.int32)
         treasure = draws[0]
@@ -134,9 +135,9 @@ def _skip(index: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def _pictures(cell: int) -> np.ndarray:
-    """Empty, TNT and treasure, then the player, and both on the ground of the player's colour: uint8[6, cell, cell, 3].
+    """Empty, TNT, treasure, the player, then TNT and treasure on the player's colour: uint8[6, cell, cell, 3].
 
-    An episode ends where the player meets TNT; the treasure it may pass without claiming it.
+    An episode ends when the player meets TNT, but the player may pass the treasure without claiming it.
     """
     box = (0, 0), (cell, cell)
     empty, yellow = blank(cell, GROUND), blank(cell, PLAYER)

@@ -6,7 +6,8 @@ from popgym_arcade.environments.cartpole import CartPole
 class NoisyCartPole(CartPole):
     """CartPole whose picture adds normal noise to all four numbers, in both twins.
 
-    The noise is drawn at every reset and step and kept in the state. Dynamics, reward and end do not see it.
+    The noise is drawn at every reset and step and kept in the state. It does not affect dynamics, rewards or
+    termination.
     """
 
     title = "NoisyCartPole"

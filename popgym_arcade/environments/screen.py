@@ -6,12 +6,12 @@ show one of a set of pictures. To draw a frame, a game says which picture goes w
     screen = Screen(background, {"board": Sprites(grid(...), tiles), "score": number(...)})
     frame = screen.draw({"board": tile_map, "score": state.score})
 
-**How it draws.** A frame is cut into strips of 8 pixels, 16 or 32 to a row, and all strips that can ever appear are put
-into one table. Drawing is one gather of strips from it: each byte of the frame is written once and nothing is drawn
-over, so it runs at about the speed of memory and costs the same however many tiles there are and whatever they show.
-Strips have one width because only then do they follow each other in memory as the frame's pixels do; a strip may
-therefore meet the edges of two or three sprites, and the table holds every combination of their pictures (equal ones
-once). The indices cost little, because the rows from one sprite edge to the next (a band) share theirs.
+**How it draws.** A frame is cut into strips of 8 pixels, 16 or 32 per row, and one table holds all strips that can ever
+appear. Drawing is one gather of strips from it: each byte of the frame is written once and nothing is drawn over, so it
+runs at about the speed of memory and costs the same however many tiles there are and whatever they show. All strips
+have the same width, so that they follow each other in memory as the frame's pixels do. A strip may therefore meet the
+edges of two or three sprites, and the table holds every combination of their pictures (equal ones once). The indices
+cost little, because the rows from one sprite edge to the next (a band) share theirs.
 """
 
 import math
@@ -112,9 +112,9 @@ def number(box: Box, color: Color, canvas: np.ndarray, largest: int = 999) -> Sp
 
 
 class Screen:
-    """Draws frames uint8[S, S, 3] from a background and groups of sprites, see the module's text.
+    """Draws frames uint8[S, S, 3] from a background and groups of sprites, see the module's docstring.
 
-    The background is uint8[S, S, 3], S a multiple of 8. A ValueError if a place lies partly outside of it, if two
+    The background is uint8[S, S, 3], S a multiple of 8. Raises ValueError if a place lies partly outside of it, if two
     places overlap, or if places with too many pictures meet in one strip.
     """
 
@@ -128,24 +128,24 @@ class Screen:
         self._place, self._stride = table.place, table.stride
         heights = [stop - start for start, stop in table.bands]
         self._offsets = np.arange(max(heights), dtype=np.int32)[:, None, None]
-        # For every row of the frame, where it is among all bands' rows as `draw` lays them out.
+        # For every row of the frame, its position among the rows of all bands as `draw` lays them out.
         band, row = np.repeat(np.arange(len(heights)), heights), np.concatenate([np.arange(h) for h in heights])
         self._row = (row * len(heights) + band).astype(np.int32)
 
     def draw(self, indices: Mapping[str, jax.Array]) -> jax.Array:
-        """Draw the frame on which every place of every group shows the picture of that index.
+        """Draw the frame in which every place of every group shows the picture with its index.
 
         `indices` holds for each group an integer array of its places' shape; values outside 0..K-1 are clipped.
-        A ValueError for other groups or another shape.
+        Raises ValueError for other groups or another shape.
         """
         shapes = {name: np.shape(index) for name, index in indices.items()}
         if shapes != self._shapes:
             raise ValueError(f"this screen draws indices of the shapes {self._shapes}, not {shapes}")
         shown = [jnp.clip(jnp.asarray(indices[name], jnp.int32), 0, last) for name, last in self._last.items()]
         shown = jnp.concatenate([*map(jnp.ravel, shown), jnp.ones(1, jnp.int32)])
-        # XLA on a CPU would fuse whatever is used once into the last gather and compute it again for every strip: the
-        # game's own arithmetic, and the search for a block. The first it leaves alone because two gathers or more read
-        # `shown`, the second because each start is used for all rows of its band.
+        # XLA on a CPU fuses whatever is used only once into the last gather and recomputes it for every strip. It
+        # leaves the game's own arithmetic alone because two gathers or more read `shown`, and the search for a block
+        # because each start is used for all rows of its band.
         entry = sum(_take(shown, place) * stride for place, stride in zip(self._place, self._stride, strict=True))
         start = _take(self._starts, entry)
         strips = (start[None] + self._offsets).reshape(-1, start.shape[1])
@@ -193,7 +193,7 @@ class _StripTable:
             self.stride[1 : 1 + len(places), row, column] = [math.prod(counts[m + 1 :]) for m in range(len(counts))]
 
     def _check(self, groups: Mapping[str, Sprites]) -> None:
-        """Refuse places that overlap or stick out."""
+        """Raises ValueError for places that overlap or extend beyond the screen."""
         taken = np.zeros(self._background.shape[:2], bool)
         names = [name for name, group in groups.items() for _ in range(group.corners[..., 0].size)]
         for name, (group, x, y) in zip(names, self._places, strict=True):
@@ -215,7 +215,7 @@ class _StripTable:
         ]
 
     def _add(self, band: tuple[int, int], column: int, places: list[int]) -> int:
-        """Enter the blocks for every combination of the places' pictures; return where their starts begin."""
+        """Add the blocks for every combination of the places' pictures; return where their starts begin."""
         top, bottom, left = *band, column * STRIP
         ground = self._background[top:bottom, left : left + STRIP]
         met = [(group, x - left, y - top) for group, x, y in (self._places[place] for place in places)]

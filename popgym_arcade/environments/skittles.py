@@ -24,7 +24,7 @@ CANVAS, LANE, AGENT = (0, 0, 0), (40, 40, 56), (255, 255, 255)
 BALLS = ((255, 0, 0), (255, 127, 0), (255, 255, 0), (0, 255, 0), (0, 0, 255), (74, 214, 247), (125, 0, 237))
 SCORE, NAME = (0, 255, 128), (255, 245, 0)
 
-EMPTY, WITH_AGENT = 0, 1 + len(BALLS)  # pictures of a cell; balls are 1..7, WITH_AGENT is added where the agent is
+EMPTY, WITH_AGENT = 0, 1 + len(BALLS)  # pictures of a cell; balls are 1..7, WITH_AGENT is added in the agent's cell
 
 
 @struct.dataclass
@@ -33,7 +33,7 @@ class SkittlesState(ArcadeState):
 
     x: int32, the agent's column; it stands in the last row.
     enemies: bool[10, 10], the balls by row and column.
-    mask: bool[10, 10], where the partial twin sees balls.
+    mask: bool[10, 10], where the partially observable twin shows balls.
     """
 
     x: jax.Array
@@ -42,10 +42,11 @@ class SkittlesState(ArcadeState):
 
 
 class Skittles(ArcadeEnvironment):
-    """Step aside (left, right) within a lane of `width` columns, from column `first` on, while balls fall into it.
+    """Step left and right within a lane of `width` columns, from column `first` on, to dodge the balls that fall.
 
-    Balls fall one row a step, and every step a new one enters at the top. Every step pays 1/100; a hit ends the
-    episode, the time limit is 100. Each step, the partial twin sees the balls of half the cells, drawn anew.
+    Balls fall one row per step, and every step a new one enters at the top. Every step pays 1/100; a hit ends the
+    episode. The time limit is 100. The partially observable twin shows each cell's ball with probability 1/2, drawn
+    again every step.
     """
 
     max_steps = 100
@@ -72,7 +73,7 @@ class Skittles(ArcadeEnvironment):
     def transition(
         self, key: jax.Array, state: SkittlesState, action: jax.Array, params: EnvParams
     ) -> tuple[SkittlesState, jax.Array, jax.Array]:
-        """Move, then let the balls fall; a ball hits where it was and where it comes to be."""
+        """Move, then let the balls fall; a ball hits both where it was and where it lands."""
         step = (action == RIGHT).astype(jnp.int32) - (action == LEFT)
         x = jnp.clip(state.x + step, self.first, self.first + self.width - 1)
         hit = jnp.any(state.enemies[-2:] & (np.arange(SIZE)[None] == x))  # the last row before the fall, and after it
@@ -92,7 +93,7 @@ class Skittles(ArcadeEnvironment):
     def _draw(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A uniform column of the lane, int32, and a mask whose cells are each True with probability 1/2.
 
-        One call for both: 32 bits for the column (the remainder is uneven by less than 1e-8), one for each cell.
+        One call for both: 32 bits for the column (the remainder is biased by less than 1e-8), one for each cell.
         """
         words = 1 + -(-SIZE * SIZE // 32)
         bits = jax.random.bits(key, (words,))

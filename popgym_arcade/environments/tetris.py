@@ -20,8 +20,8 @@ ROWS, COLUMNS, GOAL = 20, 10, 10
 I, O, T, S, Z, J, L = range(7)  # noqa: E741  (the pieces' own names)
 PIECES = 7
 SPAWN_X = 3
-# The pieces as they spawn, in their 4 x 4 boxes. `*` is the cell with a mark, which turns with the piece: without it I,
-# S and Z would look alike before and after half a turn, and the next turn takes them to different places.
+# The pieces as they spawn, in their 4 x 4 boxes. `*` is the cell with a mark, which turns with the piece: without it,
+# I, S and Z would look the same after half a turn, although the next turn moves them to different places.
 _SPAWNED = (
     "....  ....  ....  ....  ....  ....  ....",
     "#*##  .##.  .#..  .##.  ##..  #...  ..#.",
@@ -34,13 +34,13 @@ EMPTY, STACK, FALLING, MARKED, CRASHED = 0, 1, 1 + PIECES, 1 + 2 * PIECES, 1 + 3
 
 CELL, BLOCK = {128: 5, 256: 10}, {128: 2, 256: 5}  # pixels: a cell of the board, and of a piece in preview and bag
 AREA = 20  # cells: the play area is square, with the board in its middle
-BOARD_LEFT, PREVIEW_LEFT, BAG_LEFT = 5, 16, 2  # cells from the play area's left
-PREVIEW_TOP, PREVIEW_PITCH, BAG_TOP, BAG_PITCH = 3, 3, 3, 2  # cells from its top, and from one to the next
+BOARD_LEFT, PREVIEW_LEFT, BAG_LEFT = 5, 16, 2  # cells from the left of the play area
+PREVIEW_TOP, PREVIEW_PITCH, BAG_TOP, BAG_PITCH = 3, 3, 3, 2  # cells from its top, and from one piece to the next
 MARGIN = 2  # pixels above a piece in preview and bag
 
 
 def _shapes() -> tuple[np.ndarray, np.ndarray]:
-    """The cells of each piece's box that it covers, and the marked one: bool[piece, rotation, 4, 4] each."""
+    """The cells that each piece covers in its box, and the marked one: bool[piece, rotation, 4, 4] each."""
     boxes = np.array([[list(box) for box in row.split()] for row in _SPAWNED]).swapaxes(0, 1)
     turned = [boxes]
     for _ in range(3):
@@ -57,7 +57,7 @@ def _shapes() -> tuple[np.ndarray, np.ndarray]:
 
 COVERED, MARKS = _shapes()
 
-# In `transition` a row of the board is the bits of one int32, column c being bit c + OUTSIDE; walls and floor are ones.
+# `transition` packs a row of the board into one int32: column c is bit c + OUTSIDE, walls and floor are ones.
 OUTSIDE = 3  # how far a box can reach beyond the left wall
 _BIT = (1 << (np.arange(COLUMNS) + OUTSIDE)).astype(np.int32)
 _WALLS = np.int32(~_BIT.sum())
@@ -94,9 +94,9 @@ class TetrisState(ArcadeState):
 class Tetris(ArcadeEnvironment):
     """Turn (up), shift (left, right) and drop (down) the falling piece so that it fills rows.
 
-    Full rows are cleared and pay 0.1 each, ten of them end the episode. So does a new piece without room, which costs
-    1. The piece falls `gravity` cells a step, or `soft_drop` with down, and locks once nothing is free below it. The
-    time limit is 3000. The partial twin does not see the stack.
+    Full rows are cleared and pay 0.1 each; ten of them end the episode. A new piece without room also ends it, and
+    costs 1. The piece falls `gravity` cells per step, or `soft_drop` with down, and locks once there is no room below
+    it. The time limit is 3000. The partially observable twin hides the stack.
     """
 
     max_steps = 3000
@@ -117,7 +117,7 @@ class Tetris(ArcadeEnvironment):
         (left, top), (right, bottom) = place(BOARD_LEFT, 0), place(BOARD_LEFT + COLUMNS, ROWS)
         canvas = draw_rectangle((left - 1, top), (left, bottom), WALL, canvas)
         canvas = draw_rectangle((right, top), (right + 1, bottom), WALL, canvas)
-        # Previews and bag are padded to whole rows of the board: every further edge would be a further band to draw.
+        # Previews and bag are padded to whole rows of the board, because every other edge would add a band to draw.
         previews = grid(place(PREVIEW_LEFT, PREVIEW_TOP), (self.previews, 1), PREVIEW_PITCH * cell)[:, 0]
         bag = grid(place(BAG_LEFT, BAG_TOP), (PIECES, 1), BAG_PITCH * cell)[:, 0]
         next_pieces = [_small(piece, PREVIEW_PITCH * cell, 0, block, COLORS[piece]) for piece in range(PIECES)]
@@ -138,7 +138,7 @@ class Tetris(ArcadeEnvironment):
         )
 
     def reset_state(self, key: jax.Array, params: EnvParams) -> TetrisState:
-        """An empty board; the falling piece and the previews are the first of a bag."""
+        """An empty board; the falling piece and the previews are the first pieces of a bag."""
         bag = _permutation(key)
         return TetrisState(
             time=jnp.int32(0),
@@ -156,10 +156,10 @@ class Tetris(ArcadeEnvironment):
     def transition(
         self, key: jax.Array, state: TetrisState, action: jax.Array, params: EnvParams
     ) -> tuple[TetrisState, jax.Array, jax.Array]:
-        """Move, descend, and if nothing is free below: lock, clear rows, and spawn the next piece."""
+        """Move, descend, and if there is no room below: lock, clear rows, and spawn the next piece."""
         rows = jnp.sum(jnp.where(state.board > 0, _BIT[None], 0), axis=1, dtype=jnp.int32) | _WALLS
         rows = jnp.concatenate([rows, jnp.full(3, _FULL)])
-        # blocked(shape)[y]: whether a box with its top in row y, the four numbers of `shape` its rows, is blocked
+        # blocked(shape)[y]: whether a box with its top in row y, whose rows are the four numbers of `shape`, is blocked
         windows = jnp.stack([rows[k : k + ROWS] for k in range(4)])
 
         def blocked(shape: jax.Array) -> jax.Array:
@@ -182,7 +182,7 @@ class Tetris(ArcadeEnvironment):
 
         board = jnp.where(_cells_of(shape, y) & locks, (state.piece + 1).astype(jnp.int8), state.board)
         around = jnp.sum(jnp.where(_ROW == y, windows, 0), axis=1)
-        full = ((around | shape) == _FULL) & (shape != 0) & locks  # bool[4], of the box's rows
+        full = ((around | shape) == _FULL) & (shape != 0) & locks  # bool[4], for the rows of the box
         # Where the rows of the new board come from: one row higher for each cleared row at or below.
         source = _ROW
         for k in (3, 2, 1, 0):
@@ -269,8 +269,8 @@ def _permutation(key: jax.Array) -> jax.Array:
 def _cells(cell: int) -> np.ndarray:
     """Every picture of a cell of the board, uint8[22, cell, cell, 3].
 
-    The stack has gaps between its cells and the falling piece has none, so that the two are told apart where they
-    touch and have one colour.
+    The stack has gaps between its cells and the falling piece has none, so that the two can be told apart where they
+    touch and have the same colour.
     """
     gap, rim = (cell + 4) // 8, cell // 3
     empty = blank(cell, GROUND)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CONNECT_SECONDS = 60
-KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a host that vanished is noticed in 20 seconds
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a lost host is noticed within 20 seconds
 DONE, FAIL = b"done\n", b"fail\n"
 SECOND = 1.0  # within which all reports of one event arrive
 
@@ -30,7 +30,7 @@ _witness: subprocess.Popen | None = None
 
 
 def join(coordinator_address: str = "", num_processes: int | None = None, process_id: int | None = None) -> None:
-    """Connects this process with the others of the training. Call it before JAX is used.
+    """Connects this process to the others of the training. Call it before JAX is used.
 
     Arguments that are not given come from the cluster's environment, such as SLURM's variables.
 
@@ -71,14 +71,14 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
 
 
 def note(text: str) -> None:
-    """One line for a witness to print after naming the lost process; the last note counts. No effect without `join`."""
+    """A line for the witness to print after naming the lost process; only the last counts. No effect without `join`."""
     if _witness:
         _witness.stdin.write(b"note " + os.fsencode(text) + b"\n")
         _witness.stdin.flush()
 
 
 def leave() -> None:
-    """Call it where all processes end, and each knows it. No effect without `join`, or a second time."""
+    """Says that this process ends as planned. All processes call it. No effect without `join`, or a second time."""
     global _witness
     if _witness:
         _witness.stdin.write(DONE)
@@ -88,9 +88,9 @@ def leave() -> None:
 
 
 def abandon(code: int) -> None:
-    """Ends this process at once with that exit code, and so the others, if it has joined any.
+    """Ends this process at once with that exit code, and thereby the others, if it has joined any.
 
-    For an error that only this process has met and reported.
+    For an error that only this process has encountered and reported.
     """
     if _witness:
         _witness.stdin.write(FAIL)
@@ -101,7 +101,7 @@ def abandon(code: int) -> None:
 
 
 def agreed(number: int) -> int:
-    """The largest of the numbers the processes pass; all of them must call it. A single process gets its own."""
+    """The largest number that a process passes; all of them must call it. A single process gets its own."""
     import jax
     import numpy as np
     from jax.experimental import multihost_utils
@@ -112,7 +112,7 @@ def agreed(number: int) -> int:
 
 
 def first_says(text: str) -> str:
-    """The text process 0 passes, at most 4,096 bytes; all of them must call it."""
+    """The text that process 0 passes, at most 4,096 bytes; all processes must call it."""
     return os.fsdecode(_from_first(os.fsencode(text)))
 
 
@@ -142,14 +142,14 @@ def wait_for_all(what: str) -> None:
 def witness(me: int, count: int, host: str = "", port: str = "0") -> None:
     """The main function of the witness of process `me`, which is its parent and holds its standard input and output."""
     worker = os.getppid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the process handles them, and then leaves
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # its process handles them, and then leaves
         signal.signal(number, signal.SIG_IGN)
     peers = connect_to_first(me, host, int(port)) if me else accept_others(count)
     print("ready", flush=True)
     news, text = watch(me, peers)
     if not news:
         return
-    lost = min(news, key=lambda process: news[process].when)  # the end of one process ends others
+    lost = min(news, key=lambda process: news[process].when)  # one lost process takes others with it
     if lost == me and news[me].told:
         return
     if me not in news and os.getppid() == worker:
@@ -161,7 +161,7 @@ def witness(me: int, count: int, host: str = "", port: str = "0") -> None:
 
 
 def accept_others(count: int) -> dict[socket.socket, int]:
-    """The connections of process 0's witness, and which process is at the other end of each."""
+    """The connections of process 0's witness, with the process at the other end of each."""
     found = {}
     with socket.create_server(("", 0)) as server:
         print(server.getsockname()[1], flush=True)
@@ -197,7 +197,7 @@ class Loss(NamedTuple):
 
 
 def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], str]:
-    """Waits until its own process leaves, or for a second after one was lost: (the lost processes, the last note)."""
+    """Waits until its own process leaves, or until a second after a loss. Returns the losses and the last note."""
     news, text, started, until = {}, "", {}, None
 
     def tell(line: bytes, but=None) -> None:

@@ -1,7 +1,7 @@
 """The devices of a run, and which array lies where.
 
 Several devices share either the seeds, if these divide evenly, or the environments. The state says which of its leaves
-have an environment axis (`OF_ENVS`); XLA's partitioner derives everything else. Of `args`, which are a script's, only
+have an environment axis (`OF_ENVS`); XLA's partitioner derives everything else. `args` are a script's arguments; only
 `num_devices` and `num_seeds` are read.
 """
 
@@ -32,7 +32,7 @@ def replicated(args: Any) -> NamedSharding:
 def shardings(args: Any, state: Any) -> Any:
     """The sharding of every leaf of a train state: split by seed or by environment, or a copy on every device.
 
-    `state.OF_ENVS` lists the leaves that start with an environment axis, by the beginning of their names.
+    `state.OF_ENVS` lists the leaves that start with an environment axis, by prefixes of their names.
     """
     mesh = device_mesh(args)
     leading = () if args.num_seeds == 1 else (None,)  # the seed axis, which the devices do not share
@@ -52,7 +52,7 @@ def leaf_name(path) -> str:
 
 
 def spread(args: Any, tree: Any) -> Any:
-    """`tree` with the first axis of its leaves split over the devices, of those leaves that divide evenly."""
+    """`tree` with the first axis of its leaves split over the devices, wherever it divides evenly."""
     mesh = device_mesh(args)
     if mesh.size == 1 or mesh.axis_names == ("seeds",):
         return tree
@@ -68,14 +68,14 @@ def everywhere(args: Any, key: jax.Array) -> jax.Array:
 
 
 def on_host(tree: Any) -> Any:
-    """`tree`, whose parts may lie on several hosts, as numpy arrays on each of them."""
+    """`tree`, whose parts may lie on several hosts, as numpy arrays on every host."""
     return multihost_utils.process_allgather(tree, tiled=True) if jax.process_count() > 1 else jax.device_get(tree)
 
 
 def over_seeds(function: Callable, args: Any, in_axes=0) -> Callable:
     """`function` mapped over a leading seed axis; a single seed has no such axis, and its program is the plain one.
 
-    Devices that share the seeds work on theirs alone, without any communication.
+    Devices that share the seeds work only on their own, without any communication.
     """
     if args.num_seeds == 1:
         return function
@@ -90,7 +90,7 @@ def seed_by_seed(init: Callable, args: Any) -> Callable:
     """`init(key)` for one key or, one after the other, for several.
 
     Orthogonal initialisers need QR decompositions, and XLA's CPU backend (jax 0.10.2) can deadlock when it computes
-    those of several seeds at once.
+    them for several seeds at once.
     """
     return functools.partial(jax.lax.map, init) if args.num_seeds > 1 else init
 
@@ -99,7 +99,7 @@ def seed_by_seed(init: Callable, args: Any) -> Callable:
 def anywhere(flags: jax.Array) -> jax.Array:
     """Whether any of the flags is True, in any environment of any seed: a bool [] without a seed axis.
 
-    A `jax.lax.cond` on it therefore stays a branch with several seeds, where `vmap` would otherwise compute both sides.
+    So a `jax.lax.cond` on it stays a branch with several seeds, where `vmap` would otherwise compute both sides.
     """
     return flags.any()
 

@@ -1,7 +1,7 @@
 """Random minibatches that need no communication between devices.
 
-A minibatch takes equally many steps from every group of neighbouring environments. Devices hold whole groups, so each
-finds its share of every minibatch in its own memory. Shapes: G groups, n of each group in a minibatch, B = G n.
+A minibatch takes the same number of steps from every group of neighbouring environments. Devices hold whole groups, so
+each finds its share of every minibatch in its own memory. Shapes: G groups, n of each group in a minibatch, B = G n.
 """
 
 import math
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 
 def group_size(num_minibatches: int, num_steps: int = 1) -> int:
-    """Environments of a group, as few as give every minibatch an equal share; devices have to hold whole groups."""
+    """Environments in a group: the fewest that give every minibatch an equal share. Devices must hold whole groups."""
     return num_minibatches // math.gcd(num_minibatches, num_steps)
 
 
@@ -51,11 +51,11 @@ def pick_steps(tree: Any, steps: jax.Array, envs: jax.Array) -> Any:
 
 
 def pick_envs(tree: Any, envs: jax.Array, axis: int = 1) -> Any:
-    """A minibatch of whole environments: of leaves with an axis of E environments, one of each group, envs[G, 1]."""
+    """A minibatch of whole environments: from leaves with an axis of E environments, one per group, envs[G, 1]."""
 
     def pick(x):
         groups = x.reshape(*x.shape[:axis], len(envs), x.shape[axis] // len(envs), *x.shape[axis + 1 :])
-        # not a vmap of indexing: that transposes x, and sums over the minibatch are then rounded in another way
+        # not a vmap of indexing: that transposes x, and sums over the minibatch are then rounded differently
         dims = jax.lax.GatherDimensionNumbers(
             offset_dims=tuple(dim for dim in range(x.ndim) if dim != axis),
             operand_batching_dims=(axis,),

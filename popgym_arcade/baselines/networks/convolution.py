@@ -1,4 +1,4 @@
-"""Convolution and max-pooling that are fast in a compiled loop on a CPU, which is where a training script has them.
+"""Convolution and max-pooling that are fast in a compiled loop on a CPU, which is where training scripts use them.
 
 XLA's CPU backend runs a convolution inside a `scan` 15 to 20 times slower than outside. So here both are strided slices
 and matrix products, with a gradient of their own; on other devices XLA's own convolution is used. In flax:
@@ -36,10 +36,10 @@ def convolve(
 ) -> jax.Array:
     """VALID convolution, then VALID max-pooling over windows of pool[0] x pool[0], pool[1] apart.
 
-    x[N, h, w, c] holds bytes from 0 to 255, which stand for 0 to 1, or numbers of the kernel's dtype, as does the
-    result; kernel is [k, k, c, f]; `strides` are the same in both directions. `padding` and the `options` of
-    `jax.lax.conv_general_dilated` are those flax passes for a "VALID" `nn.Conv` without dilation or groups; a CPU needs
-    none of them.
+    x[N, h, w, c] holds bytes from 0 to 255, which stand for 0 to 1, or numbers of the kernel's dtype. The result has
+    the kernel's dtype. kernel is [k, k, c, f]; `strides` are the same in both directions. `padding` and the `options`
+    of `jax.lax.conv_general_dilated` are those flax passes for a "VALID" `nn.Conv` without dilation or groups; they are
+    not used on a CPU.
     """
     if jax.default_backend() != "cpu":
         y = jax.lax.conv_general_dilated(scaled(x, kernel.dtype), kernel, strides, padding, **options)
@@ -51,7 +51,7 @@ def convolve(
 
 
 def max_pool(x: jax.Array, window: int, stride: int) -> jax.Array:
-    """VALID max-pooling of x[N, h, w, c], as a maximum of slices: faster backwards than a reduce-window on a CPU."""
+    """VALID max-pooling of x[N, h, w, c], as a maximum of slices: on a CPU, faster backwards than a reduce-window."""
     return functools.reduce(jnp.maximum, window_slices(x, window, stride))
 
 
@@ -63,7 +63,7 @@ def window_slices(x: jax.Array, window: int, stride: int) -> list[jax.Array]:
 
 
 def look_at(x: jax.Array, size: int, stride: int, pool: tuple[int, int], dtype: Any) -> list[jax.Array]:
-    """What the kernel is multiplied with at each place the pooling compares: [N, h', w', size * size * c] each."""
+    """What the kernel is multiplied by at each place that pooling compares: [N, h', w', size * size * c] each."""
     reach = stride * (pool[0] - 1) + size
     slices = window_slices(x, reach, stride * pool[1])
     offsets = [(i, j) for i in range(size) for j in range(size)]
@@ -79,10 +79,10 @@ def scaled(x: jax.Array, dtype: Any) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def largest_product(look: Callable, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """The largest of `place @ kernel` over the places of look(x); of equal ones the first gets the whole gradient.
+    """The largest of `place @ kernel` over the places of look(x); among equal ones, the first gets the whole gradient.
 
-    x[N, h, w, c], kernel[k * k * c, f] -> [N, h', w', f]. Bytes are read 8 frames at a time: converted to floats and
-    repeated for every window that sees them, all frames together would not fit into a processor's cache.
+    x[N, h, w, c], kernel[k * k * c, f] -> [N, h', w', f]. Bytes are read 8 frames at a time: as floats, repeated for
+    every window that sees them, all frames together would not fit into a processor's cache.
     """
     return choose_largest(look, x, kernel)[0]
 
@@ -130,12 +130,12 @@ largest_product.defvjp(choose_largest, pull_back)
 
 
 def at_once(x: jax.Array) -> int:
-    """Frames of x[N, ...] to read at once: of bytes at most 8, a divisor of N; of anything else all."""
+    """Frames of x[N, ...] to read at once: for bytes a divisor of N, at most 8; for anything else all."""
     return math.gcd(len(x), AT_ONCE) if x.dtype == jnp.uint8 else len(x)
 
 
 def split(x: jax.Array, frames: int) -> jax.Array:
-    """[N, ...] -> [N / frames, frames, ...]. If devices share x, each has its part of every piece."""
+    """[N, ...] -> [N / frames, frames, ...]. If devices share x, each holds a part of every piece."""
     return x.reshape(frames, -1, *x.shape[1:]).swapaxes(0, 1)
 
 

@@ -1,6 +1,6 @@
-"""Reading pictures: patches, the convolutions of POPGym Arcade, and encoders that save memory.
+"""Encoding frames: patches, POPGym Arcade's convolutions, and encoding in pieces to save memory.
 
-Functions that build flax layers belong inside a compact module, whose parameters theirs become.
+Call functions that build flax layers inside a compact module, which then owns their parameters.
 Shapes: N frames, h rows, w columns, c channels.
 """
 
@@ -20,7 +20,7 @@ PAPER_LAYERS = {  # frame: (features, kernel, stride, pooling window, pooling st
     (256, 256): ((64, 7, 2, 2, 2), (128, 3, 2, 2, 2), (256, 3, 2, 2, 2), (512, 3, 2, 1, 1)),
 }
 PATCHES = 16  # along each side of a frame
-PIECES = 8  # in which `in_pieces` reads a batch
+PIECES = 8  # into which `in_pieces` splits a batch
 
 
 def merge(x: jax.Array, side: int) -> jax.Array:
@@ -33,21 +33,21 @@ def merge(x: jax.Array, side: int) -> jax.Array:
 def patches(obs: jax.Array, dtype: Any, pixels: int | None = None) -> jax.Array:
     """uint8 [N, h, w, c] -> [N, 16, 16, F] from 0 to 1: 16 x 16 patches whatever the size, padded with black.
 
-    With `pixels`, each patch is averaged down to pixels x pixels, so that even a movement smaller than one of those
-    changes the result; F = pixels * pixels * c. Without it, every pixel is kept.
+    With `pixels`, each patch is averaged down to pixels x pixels, so that even a movement smaller than one of these
+    pixels changes the result; F = pixels * pixels * c. Without it, every pixel is kept.
     """
     step = pixels or 1
     patch = step * -(-max(obs.shape[1:3]) // (PATCHES * step))
     rows, columns = (PATCHES * patch - side for side in obs.shape[1:3])
     obs = jnp.pad(obs, ((0, 0), (0, rows), (0, columns), (0, 0)))
     if pixels is None:
-        return merge(obs, patch).astype(dtype) / 255  # rearranged as bytes, before they become four times as many
+        return merge(obs, patch).astype(dtype) / 255  # rearranged as bytes, because floats are four times as large
     return merge(averaged(obs, patch // pixels, dtype), pixels)
 
 
 def averaged(obs: jax.Array, side: int, dtype: Any) -> jax.Array:
     """uint8 [N, h, w, c] -> [N, h / side, w / side, c] from 0 to 1: averages of side x side pixels."""
-    rows = sum(obs[:, i::side].astype(dtype) for i in range(side))  # slices: XLA reduces short axes much slower
+    rows = sum(obs[:, i::side].astype(dtype) for i in range(side))  # slices: XLA is much slower at reducing short axes
     return sum(rows[:, :, i::side] for i in range(side)) / (255 * side * side)
 
 
@@ -67,7 +67,7 @@ def in_pieces(encode: nn.Module, obs: jax.Array) -> jax.Array:
     """`encode(obs)` of obs[N, ...], read N / 8 at a time (in fewer pieces if 8 does not divide N): features [N, F].
 
     The backward pass reads each piece a second time, so the encoder's intermediate values are kept for one piece only.
-    Every device has its part of each piece.
+    Every device holds a part of each piece.
     """
 
     def read(encode, _, piece):

@@ -1,8 +1,8 @@
-"""Three of memax's memories with the same results by other means: two can deadlock, and one is slow to compile.
+"""Replacements for three of memax's memories, with the same results: two can deadlock, and one compiles slowly.
 
 `jax.scipy.linalg.expm` needs an LU decomposition. XLA's CPU backend (jax 0.10.2) decomposes a batch on the threads of a
 pool and waits for them on a thread of the same pool. A program that decomposes as many batches at once as the pool has
-threads deadlocks; an actor and a critic with a spherical memory each do so on two cores.
+threads deadlocks, for example an actor and a critic, each with a spherical memory, on two cores.
 """
 
 import functools
@@ -23,8 +23,8 @@ MAX_SQUARINGS = 64  # beyond that float32 has no significant digit left
 def expm(a: jax.Array) -> jax.Array:
     """The matrix exponential of a[N, N], float32, by scaling and squaring of its Taylor series.
 
-    The number of squarings depends on the norm of `a` (under `vmap`, on the largest of the batch), so it has a gradient
-    of its own: that of <g, expm(a)> is the derivative of expm at a^T in the direction g (Higham 2008, Functions of
+    The number of squarings depends on the norm of `a` (under `vmap`, on the largest in the batch), so `expm` has its
+    own gradient: that of <g, expm(a)> is the derivative of expm at a^T in the direction g (Higham 2008, Functions of
     Matrices, theorem 3.1 and section 10.6).
     """
     return squared_series(a)

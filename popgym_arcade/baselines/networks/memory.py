@@ -1,6 +1,6 @@
 """Memories: every model of memax, and MinGRU, as one flax module.
 
-A cell of your own is a memax `GRAS` and an entry in the table of your script:
+To add a cell, write a memax `GRAS` and add it to the table in your script:
 
     MEMORIES = MEMORIES | {"Mine": lambda hidden_size, window, key: Mine(hidden_size, key)}
 
@@ -57,7 +57,7 @@ class MinGRU(GRAS):
 
 
 def memax_layer(name: str):
-    """A function (hidden_size, window, key) -> layer for one of memax's. Attention sees the last `window` steps."""
+    """A function (hidden_size, window, key) -> layer for a model of memax. Attention sees the last `window` steps."""
 
     def make(hidden_size: int, window: int, key: jax.Array):
         kwargs = {name: {"window_size": window}} if name.startswith("Attention") else {}
@@ -84,9 +84,9 @@ MEMORIES["Stack"] = lambda hidden_size, window, key: Stack(hidden_size, 4, key)
 def build_memory(
     cell: Callable, sizes: tuple[int, int, int], num_layers: int, window: int, key: jax.Array
 ) -> ResidualModel:
-    """memax's model with fresh weights; `sizes` are those of input, output and hidden."""
+    """memax's model with fresh weights; `sizes` are the input, output and hidden sizes."""
 
-    # memax 0.1.1 reuses keys within and between layers, so each layer is made from a key of its own, a raw one
+    # memax 0.1.1 reuses keys within and between layers, so each layer gets a key of its own, a raw one
     def one_layer(key):
         outer_key, layer_key = jax.random.key_data(jax.random.split(key))
         make_layer = lambda recurrent_size, key: cell(recurrent_size, window, layer_key)  # noqa: E731
@@ -99,7 +99,7 @@ def build_memory(
 
 @functools.lru_cache
 def memory_skeleton(*config):
-    """`build_memory(*config, key)` as the shapes of its weights and the model without them; computes nothing."""
+    """`build_memory(*config, key)`, split into the shapes of its weights and the rest; computes nothing."""
     with jax.ensure_compile_time_eval(), jax_defaults():
         model = eqx.filter_eval_shape(build_memory, *config, jax.random.key(0))
     return eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
@@ -107,7 +107,7 @@ def memory_skeleton(*config):
 
 @functools.lru_cache
 def objection(cell: Callable, hidden_size: int) -> Exception | None:
-    """The error with which a memory of this width cannot be built or read, None if it can; computes nothing."""
+    """The error that building or reading a memory of this width raises, None if it works; computes nothing."""
     memory = Memory(cell, 1, hidden_size, 1, num_layers=1, window=2)
 
     def weights(key):
@@ -116,13 +116,13 @@ def objection(cell: Callable, hidden_size: int) -> Exception | None:
 
     try:
         empty = [x for x in jax.tree.leaves(jax.eval_shape(weights, jax.random.key(0))) if 0 in x.shape]
-    except Exception as error:  # every library of memories has its own
+    except Exception as error:  # its type depends on the memory's library
         return error
     return ValueError("some of its weights would be empty") if empty else None
 
 
 def check_size(name: str, cell: Callable, hidden_size: int) -> None:
-    """Raises UserError, with the nearest widths that are possible, for one that a memory cannot have.
+    """Raises UserError, naming the nearest possible widths, if a memory cannot have this one.
 
     A cell that works at no width is broken, and raises its own error.
     """
@@ -144,8 +144,8 @@ class Memory(nn.Module):
 
     memax calls such layers residual, but nothing is added.
 
-    Wraps an equinox model. Its arrays are this module's parameters, under the names they have there. They are made and
-    used in JAX's default precision, see `jax_defaults`.
+    Wraps an equinox model. Its arrays are this module's parameters, under the same names. They are created and used in
+    JAX's default precision, see `jax_defaults`.
 
     Attributes:
         cell: cell(hidden_size, window, key) -> layer, a value of MEMORIES
@@ -171,7 +171,7 @@ class Memory(nn.Module):
     def initial_carry(self, batch: int) -> Any:
         """The memory of `batch` new sequences, leaves [B, ...]. Their first step must have start = True."""
         shapes, rest = memory_skeleton(*self.config())
-        # any weights will do: at a start flag the model computes its first state from the real ones
+        # any weights will do: at a start flag, the model computes its first state from the real ones
         model = eqx.combine(jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes), rest)
         with jax_defaults():
             return memax.add_batch_dim(model.initialize_carry(None), batch)

@@ -1,6 +1,6 @@
-"""A program that prints the types of a script's arguments as JSON, or its objection to one of several command lines.
+"""A program that prints the types of a script's arguments as JSON, or what is wrong with one of several command lines.
 
-tune.py, which must not import JAX itself, runs it in a process of its own, as `python -c`.
+tune.py, which must not import JAX itself, runs it in a separate process, with `python -c`.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Checkpoints of a run: complete, written atomically, with digests; restored only into a state that fits.
 
-`checkpoints/{step}/` counts from the moment its SHA-256 digests are there, which are written last.
+`checkpoints/{step}/` is valid once it has its SHA-256 digests, which are written last.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ OTHER_GENERATOR = "drew its random numbers with JAX's generator"
 class FirstOfEach(PreservationPolicy):
     """Keeps the first checkpoint after each multiple of `every` steps.
 
-    Only checkpoints on the grid count: one that a stop left between two points would replace the one other runs have.
+    Only checkpoints on the grid count: otherwise, one left by a stop between two points could replace the regular one.
     """
 
     every: int
@@ -43,8 +43,8 @@ class FirstOfEach(PreservationPolicy):
 
 
 def manager(folder: str | Path, args: Any = None) -> ocp.CheckpointManager:
-    """orbax's manager of a run's checkpoints. Given arguments it also writes, removing what it need not keep:
-    unfinished checkpoints, and all but the last three and those of `--save-every`."""
+    """orbax's manager of a run's checkpoints. Given arguments, it can also write, and removes unfinished checkpoints
+    and all but the last three and those of `--save-every`."""
     keep = [LatestN(3)]
     if args is not None and args.save_every:
         keep.append(FirstOfEach(args.save_every, args.grid))
@@ -70,9 +70,9 @@ def save_checkpoint(folder: Path, args: Any, step: int, state: Any) -> None:
 
 
 def named_arrays(state: Any) -> dict[str, Any]:
-    """The state as flat, named arrays: random keys as their data, and no empty arrays, which orbax refuses."""
+    """The state as flat, named arrays: random keys as their data, and no empty arrays, which orbax rejects."""
     plain = jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, state)
-    plain = plain if jax.process_count() > 1 else jax.device_get(plain)  # of several hosts, each writes its own part
+    plain = plain if jax.process_count() > 1 else jax.device_get(plain)  # with several hosts, each writes its part
     return {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(plain)[0] if leaf.size}
 
 
@@ -108,7 +108,7 @@ def find_checkpoint(folder: str | Path, step: int | None = None) -> int:
 
 
 def set_aside_later(folder: str | Path, step: int) -> None:
-    """Renames the checkpoints after `step`, which are damaged: out of the way of those to come, but kept."""
+    """Renames the checkpoints after `step`, which are damaged: new ones take their place, but they are kept."""
     for checkpoint in Path(folder, "checkpoints").glob("*"):
         if checkpoint.name.isdigit() and int(checkpoint.name) > step:
             name = f"damaged-{checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -116,7 +116,7 @@ def set_aside_later(folder: str | Path, step: int) -> None:
 
 
 def saved_fields(folder: str | Path, step: int) -> set[str]:
-    """The fields of the state of which a checkpoint holds something, e.g. "params"."""
+    """The fields of the state that a checkpoint holds, e.g. "params"."""
     with manager(folder) as checkpoints:
         return {name.partition(".")[0] for name in _metadata(checkpoints, folder, step)}
 
@@ -125,12 +125,12 @@ def _metadata(checkpoints: ocp.CheckpointManager, folder: str | Path, step: int)
     """What a checkpoint holds, by name."""
     about = checkpoints.item_metadata(step)
     if about is None:  # its digests are right, so it is complete, but this orbax cannot read it
-        raise UserError(f"{folder}: another version of orbax wrote checkpoint {step}: use those in its args.json")
+        raise UserError(f"{folder}: another version of orbax wrote checkpoint {step}: use the one in its args.json")
     return about.tree
 
 
 def check_generator(folder: str | Path, template: Any) -> None:
-    """Raises UserError if a template has random keys, and those of the run are for another generator of JAX."""
+    """Raises UserError if a template has random keys, and the run used another of JAX's generators."""
     if not any(map(is_key, jax.tree.leaves(template))):
         return
     saved, now = read_about(folder).get("random_generator"), str(jax.config.jax_default_prng_impl)
@@ -139,7 +139,7 @@ def check_generator(folder: str | Path, template: Any) -> None:
 
 
 def check_key(folder: str | Path, data: Any, like: Any) -> None:
-    """Raises UserError for the data of a key of another size, from a run that does not say what generator it used."""
+    """Raises UserError if the data of a key has another size. For runs that did not record their generator."""
     size, wanted = data.shape[-1], jax.eval_shape(jax.random.key_data, like).shape[-1]
     if size != wanted:
         saved = "threefry2x32" if size == 2 else "rbg or unsafe_rbg"
@@ -150,7 +150,7 @@ def restore(folder: str | Path, step: int, template: Any) -> Any:
     """The arrays of a checkpoint in the places of `template`'s leaves, with their shapes, dtypes and shardings.
 
     Raises:
-        UserError: that names the first leaf that is missing, left over, or of another shape or dtype.
+        UserError: naming the first leaf that is missing, left over, or of another shape or dtype.
     """
     check_generator(folder, template)
     with manager(folder) as checkpoints:

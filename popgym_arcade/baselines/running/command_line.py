@@ -40,7 +40,7 @@ def launch(main: Callable, args_class: type[RunArgs]) -> None:
             script_of(args).main(args)
         except UserError as error:
             print(f"{name}.py: error: {error}", file=sys.stderr)
-            if isinstance(error, CannotWrite):  # which only the process that writes has met
+            if isinstance(error, CannotWrite):  # only the process that writes has encountered it
                 hosts.abandon(error.exit_code)
             hosts.leave()
             sys.exit(error.exit_code)
@@ -127,7 +127,7 @@ def set_up(args: Any) -> None:
 
 
 def quiet_threads() -> None:
-    """Leaves it to the main thread to report errors: those of orbax and TensorBoard print stack traces of the same."""
+    """Only the main thread reports errors: those of orbax and TensorBoard would print stack traces of the same ones."""
     threading.excepthook = lambda _: None
     sys.unraisablehook = lambda _: None
     logging.getLogger("absl").addFilter(lambda record: record.levelno > logging.ERROR)

@@ -28,7 +28,7 @@ class Evaluation:
 def make_evaluate(args: Any, begin: Callable, act: Callable) -> Callable:
     """The pure function evaluate(params, key, policy) -> Evaluation of `args.eval_episodes` complete episodes.
 
-    `policy` is one of the values of the script's `POLICIES`. Of several tasks each plays that many episodes.
+    `policy` is one of the values of the script's `POLICIES`. With several tasks, each plays that many episodes.
     """
 
     def step(params, policy, now: Evaluation) -> Evaluation:
@@ -60,6 +60,6 @@ def make_keys(args: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def evaluation_keys(args: Any, eval_keys: jax.Array, step: int) -> jax.Array:
-    """The key of the evaluation at a step, which depends on nothing else; one for each seed."""
+    """The key of the evaluation at a step, one for each seed. It depends on nothing else."""
     fold = jax.vmap(jax.random.fold_in, (0, None)) if args.num_seeds > 1 else jax.random.fold_in
     return fold(eval_keys, step)

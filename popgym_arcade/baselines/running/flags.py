@@ -1,7 +1,7 @@
-"""Command lines of every kind of script: flags become plain arguments, and what is printed never ends in a stack trace.
+"""Command lines of every kind of script: flags become plain arguments, and output never ends in a stack trace.
 
-tyro reads the flags. A whole number may be written as 1e6, and `--help` begins with the script's docstring as it stands
-in the file.
+tyro reads the flags. A whole number may be written as 1e6, and `--help` begins with the script's docstring, line by
+line as in the file.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from popgym_arcade.baselines.limits import plain, whole_number
 
-BROKEN_PIPE = 141  # 128 + SIGPIPE: the exit code of a program whose output nobody reads any more
+BROKEN_PIPE = 141  # 128 + SIGPIPE: the exit code of a program whose output is no longer read
 
 registry = ConstructorRegistry()
 
@@ -53,7 +53,7 @@ def python_command(script: str, *words: str | Path) -> str:
 
 @contextlib.contextmanager
 def readable_output() -> Iterator[None]:
-    """Inside it, characters that the terminal does not have are written as escapes, and `| head` ends the program."""
+    """Within the context, characters the terminal lacks are written as escapes, and `| head` ends the program."""
     if hasattr(sys.stdout, "reconfigure"):  # standard error does so by itself
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -1,4 +1,4 @@
-"""The run folder: `args.json`, a copy of the script, and errors of the disk as one line."""
+"""The run folder: `args.json`, a copy of the script, and disk errors as one line."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ def make_run_folder(args: Any) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those above it. Raises OSError, and leaves nothing behind, if it exists or cannot be made."""
+    """Makes a folder and its parents. Raises OSError, leaving nothing behind, if it exists or cannot be made."""
     missing = [above for above in folder.parents if not above.exists()]
     try:
         folder.mkdir(parents=True)
@@ -56,7 +56,7 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def removed_on_failure(folder: Path) -> Iterator[None]:
-    """Inside it, an error removes the new folder, in which nothing has been computed yet."""
+    """Within the context, an error removes the new folder: nothing has been computed in it yet."""
     try:
         yield
     except BaseException:
@@ -78,7 +78,7 @@ def describe(args: Any) -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the packages that results depend on, as far as they are installed."""
+    """Versions of the installed packages that results depend on."""
     found = {}
     for package in [*PACKAGES.split(), "popgym-arcade"]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -95,7 +95,7 @@ def git_commit(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def one_line_for_disk_errors(folder: str | Path) -> Iterator[None]:
-    """Inside it, an error of the disk becomes `CannotWrite`. What was saved before stays."""
+    """Within the context, a disk error becomes `CannotWrite`. What was saved before stays."""
     reasons = [os.strerror(getattr(errno, name)) for name in DISK_ERRORS]
     try:
         yield

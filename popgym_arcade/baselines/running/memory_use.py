@@ -32,7 +32,7 @@ REMEDIES = {  # what takes memory: flags to lower, flags to raise
 def available() -> float:
     """Bytes a process has for its arrays on each of its devices; infinity if the device does not say.
 
-    For CPUs, their share of what the machine, or the container, allows the process and Python does not use.
+    For CPUs, their share of the memory that the machine or the container allows the process, less Python's own.
     """
     if jax.default_backend() != "cpu":
         return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
@@ -54,12 +54,12 @@ def byte_size(tree: Any) -> int:
 
 
 def backward_bytes(function: Callable, params: Any) -> int:
-    """The most bytes held while `function(params)` is differentiated; of `params` only the shapes are read.
+    """The most bytes held while `function(params)` is differentiated; only the shapes of `params` are read.
 
     That is what the backward pass needs of the forward pass, and twice the largest value that depends on `params`: its
-    gradient, and the gradient it is computed from. Values that do not depend on them, such as frames that two networks
-    prepare in the same way, are counted once, because XLA computes them once. What a function under `jax.checkpoint`
-    computes inside is not seen.
+    gradient, and the gradient it is computed from. Values that do not depend on `params`, such as frames that two
+    networks prepare in the same way, are counted once, because XLA computes them once. Values inside a function under
+    `jax.checkpoint` are not counted.
     """
     jaxpr = jax.make_jaxpr(lambda params: jax.vjp(function, params)[1])(params).jaxpr
     dependent, largest = set(jaxpr.invars), 0
@@ -112,7 +112,7 @@ def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
     greedy = script.POLICIES["greedy"]
     _, transition, _ = jax.eval_shape(lambda state: act(state.params, state.actor, greedy), state)
     minibatch = minibatch_bytes(alone, script, state, transition)
-    if getattr(args, "remat", False):  # only one of the pieces is there as a whole
+    if getattr(args, "remat", False):  # only one of the pieces is held as a whole
         whole = minibatch_bytes(dataclasses.replace(alone, remat=False), script, state, transition)
         minibatch += (whole - minibatch) / PIECES
     named = jax.tree_util.tree_flatten_with_path(state)[0]
@@ -151,5 +151,5 @@ def remedy(args: Any, part: str) -> str:
     if part in ("rollout", "replay buffer") and is_arcade(args) and getattr(args, "storage", "states") == "frames":
         words.append("use --storage states")
     elif part == "replay buffer" and "memory" in known:
-        words.append(f"lower --hidden-size, or use another --memory than {args.memory}, which is stored with the steps")
+        words.append(f"lower --hidden-size, or use a --memory other than {args.memory}, which is stored with the steps")
     return ", or ".join(words)

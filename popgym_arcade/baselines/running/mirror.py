@@ -55,7 +55,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def without_stopping(self) -> Iterator[None]:
-        """Inside it, an error ends the mirror, with one line, and not the training."""
+        """Within the context, an error ends the mirror, with one line, but not the training."""
         try:
             yield
         except Exception as error:

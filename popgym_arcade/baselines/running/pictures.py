@@ -61,7 +61,7 @@ def save_films(args: Any, folder: Path, program: tuple, params: Any, keys: jax.A
 
 
 def film_episode(args: Any, begin: Callable, act: Callable, greedy: Any, params: Any, key: jax.Array) -> list[list]:
-    """The frames of a greedy episode of each task: what the agent sees and, next to a partial twin, the full frame.
+    """The frames of a greedy episode of each task: what the agent sees and, if that is partial, the full frame.
 
     uint8 [side, side or 2 side, 3] each. `params` and `key` are those of one seed.
     """

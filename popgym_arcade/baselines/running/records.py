@@ -1,7 +1,7 @@
 """The records of a run: TensorBoard events and `eval.csv`.
 
-With several seeds the run folder's own curves are means over the seeds, and `seed_*/` has those of each. Of several
-processes only the first writes. Shapes: S seeds, N tasks (1 unless a script trains on several), K evaluations.
+With several seeds, the run folder's own curves are means over the seeds, and `seed_*/` has those of each. Only the
+first of several processes writes. Shapes: S seeds, N tasks (1 unless a script trains on several), K evaluations.
 """
 
 import csv
@@ -64,21 +64,21 @@ class Evaluations:
         return f"{greedy[-1].mean():.3f}{compared}, {self.args.eval_episodes} episodes"
 
     def is_finished(self, step: int) -> bool:
-        """Whether a training that is at this step is over, and has left all that it leaves."""
+        """Whether a training at this step is over and has written everything."""
         over = step >= self.args.total_timesteps or self.reached_target()
         filmed = not getattr(self.args, "capture_video", False) or any(self.folder.glob("episode*.gif"))
         return over and step in self.returns("greedy")[0] and (self.folder / "curve.png").is_file() and filmed
 
 
 class Records(Evaluations):
-    """Writes the curves and evaluations of a run; one that is resumed from `step` forgets what came after it."""
+    """Writes the curves and evaluations of a run; a run resumed from `step` drops what came after it."""
 
     def __init__(self, folder: Path, args: Any, step: int | None = None):
         super().__init__(folder, args, step)
         first = jax.process_index() == 0
         self.mirror = Mirror(folder, args) if args.track and first else None
         seeds = range(args.seed, args.seed + args.num_seeds) if args.num_seeds > 1 else ()
-        # unlike that of other writers, the flush of TensorBoard's own waits until the file is written
+        # TensorBoard's own writer, because its flush waits until the file is written
         paths = (folder, *(folder / f"seed_{seed}" for seed in seeds)) if first else ()
         self.writers = [EventFileWriter(str(path)) for path in paths]
         self.prefixes = ("", *(f"seed_{seed}/" for seed in seeds))
@@ -88,7 +88,7 @@ class Records(Evaluations):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of `eval.csv`; a script for several environments has their names as well."""
+        """The columns of `eval.csv`; a script for several environments also has their names."""
         task = ("task",) if hasattr(self.args, "env_ids") else ()
         numbers = ("return_mean", "return_std", "return_min", "return_max", "length_mean", "wall_seconds")
         return ("global_step", "seed", "env_id", *task, "partial_obs", "policy", "episodes", *numbers)
@@ -129,7 +129,7 @@ class Records(Evaluations):
         return mean
 
     def evaluation(self, step: int, policy: str, returns: np.ndarray, lengths: np.ndarray, seconds: float) -> None:
-        """Rows of `eval.csv` for returns and lengths [S, N, episodes], a line for the reader, points of the curves."""
+        """Rows of `eval.csv` for returns and lengths [S, N, episodes], a printed line, and points of the curves."""
         for seed, task in np.ndindex(returns.shape[:2]):
             self.evaluations.append(
                 self.row(step, seed, task, policy, returns[seed, task], lengths[seed, task], seconds)
@@ -160,7 +160,7 @@ class Records(Evaluations):
         for n, name in enumerate(self.args.task_names):
             self.scalar(f"{name}/eval_return", means[:, n], step)
         _, random = self.task_returns("random")
-        changed = self.args.in_evaluation().env_params  # and with them perhaps the best possible return
+        changed = self.args.in_evaluation().env_params  # they may change the best possible return
         if is_arcade(self.args) and random.size and not changed:
             self.scalar("eval/normalized_return", ((means - random[0]) / (BEST_RETURN - random[0])).mean(axis=1), step)
 
@@ -176,7 +176,7 @@ class Records(Evaluations):
 
 
 def say(line: str) -> None:
-    """Prints a line, above the progress bar if there is one. Of several processes only the first does."""
+    """Prints a line, above the progress bar if there is one. Only the first of several processes prints."""
     if jax.process_index() == 0:
         tqdm.write(line)
         sys.stdout.flush()

@@ -1,7 +1,7 @@
 """One run of a training: everything between the command line and the algorithm.
 
 A script's `main` shows the loop; `Run` supplies what every loop needs: the run folder, compiled programs, chunks of
-updates after which signals are answered, curves, evaluations, checkpoints, and an orderly end.
+updates with signals handled in between, curves, evaluations, checkpoints, and an orderly end.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from popgym_arcade.baselines.running.records import Evaluations, Records, say
 from popgym_arcade.baselines.running.signals import heard, stop_signals, waited
 from popgym_arcade.baselines.scripts import script_of
 
-CHUNK_SECONDS = 5  # within which a signal is answered
+CHUNK_SECONDS = 5  # a signal is handled within this time
 
 
 class Run:
@@ -49,7 +49,7 @@ class Run:
     Attributes:
         folder: the run folder, known after `begin`
         step: environment steps of each seed so far
-        restarted: fields of the state that a resumed run starts anew, because its checkpoint does not hold them
+        restarted: fields of the state that a resumed run initialises again, because its checkpoint does not hold them
     """
 
     def __init__(self, args: RunArgs, actor: tuple, policies: dict[str, Any]):
@@ -90,7 +90,7 @@ class Run:
         if self.records.mirror:  # finished last, so that an upload that fails or hangs loses nothing
             self.contexts.push(self.records.mirror.finish)
         self.first_step = self.goal = self.before = self.step
-        hosts.note(f"to resume: start all of them with --resume {shlex.quote(str(self.folder))}")
+        hosts.note(f"to resume: start every process with --resume {shlex.quote(str(self.folder))}")
         say(f"{self.folder}: step {self.step} of {args.total_timesteps}; compiling ...")
         began = time.perf_counter()
         train_chunk = waited(compile_train_chunk, args, train_chunk, state)
@@ -115,7 +115,7 @@ class Run:
         return fresh()
 
     def check_unfinished(self) -> None:
-        """Says so, and raises Finished, if the checkpoint is the end of the training."""
+        """Raises Finished, after printing a line, if the checkpoint is the end of the training."""
         if Evaluations(self.folder, self.args, self.step).is_finished(self.step):
             say(f"{self.folder}: the training ended at step {self.step}, there is nothing left to do")
             hosts.leave()
@@ -137,7 +137,7 @@ class Run:
         return state
 
     def goes_on(self) -> bool:
-        """Whether there is more to train: not at the end, the target return, or a signal to stop."""
+        """Whether to continue: False at the end, at the target return, and after a signal to stop."""
         return self.step < self.args.total_timesteps and not heard(self.received) and not self.records.reached_target()
 
     def train(self, train_chunk: Callable, state: Any) -> tuple[Any, dict]:
@@ -194,7 +194,7 @@ class Run:
         return cadence > 0 and self.step == self.goal and self.step // cadence > self.before // cadence
 
     def evaluate(self, params: Any, policy: str) -> None:
-        """Plays complete episodes of a policy, one of POLICIES; not twice at the same step, and not when stopping."""
+        """Plays complete episodes of a policy, one of POLICIES. Skipped if done at this step, and when stopping."""
         if heard(self.received) or self.step in self.records.returns(policy)[0]:
             return
         keys = everywhere(self.args, evaluation_keys(self.args, self.eval_keys, self.step))
@@ -206,7 +206,7 @@ class Run:
         self.records.evaluation(self.step, policy, returns, lengths, seconds)
 
     def save(self, state: Any) -> None:
-        """Writes a checkpoint, unless this step has one; the records up to it are on disk before."""
+        """Writes a checkpoint after flushing the records, unless this step has one."""
         if self.saved_at != self.step:
             self.records.flush()
             save_checkpoint(self.folder, self.args, self.step, state)
@@ -216,7 +216,7 @@ class Run:
         """The last evaluation and checkpoint, pictures, and a summary.
 
         Raises:
-            SystemExit: with 128 + its number if a signal ended the training; the state is saved
+            SystemExit: with 128 + the number of the signal that ended the training, if any; the state is saved
         """
         self.evaluate(state.params, "greedy")
         self.bar.close()

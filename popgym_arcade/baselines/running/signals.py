@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the update under way is finished, the state is saved, and the run can be resumed."""
+"""Ctrl-C and SIGTERM: the current chunk of updates is finished, the state is saved, and the run can be resumed."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _WORKER = ThreadPoolExecutor(1)
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Inside it, Ctrl-C and SIGTERM are only noted in the list it yields; a second one ends the process at once."""
+    """Within the context, Ctrl-C and SIGTERM are only noted in the list it yields; a second one ends the process."""
     received: list[int] = []
 
     def note(number, _frame):
@@ -41,5 +41,5 @@ def heard(received: list[int]) -> int:
 
 
 def waited(function: Callable, *args: Any) -> Any:
-    """`function(*args)`, run in another thread: Python handles no signal while the main one is inside XLA."""
+    """`function(*args)`, run in another thread: Python handles no signals while the main thread is inside XLA."""
     return _WORKER.submit(lambda: jax.block_until_ready(function(*args))).result()
