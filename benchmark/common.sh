@@ -63,7 +63,7 @@ first_seed="${1:-}" num_seeds=$#
     refuse "SEEDS=$SEEDS: use consecutive numbers, such as \"0 1 2\""
 seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
 # earlier defaults, for the lists whose published results were measured with them
-before_tuning="--learning-rate 5e-4 --q-lambda 0.65 --exploration-fraction 0.4 --num-minibatches 8 --gamma 0.99"
+before_tuning="--num-envs 32 --num-steps 32 --learning-rate 5e-4 --q-lambda 0.65 --exploration-fraction 0.4 --num-minibatches 8 --gamma 0.99"
 ppo_before_tuning="--learning-rate 2.5e-4 --gamma 0.99 --gae-lambda 0.95"
 
 # PQN does not learn Navigator with its defaults (docs/pqn_mlp.md#why-navigator-is-hard).

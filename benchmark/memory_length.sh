@@ -18,7 +18,7 @@ for memory in $MEMORIES; do
         steps=16
         while [ $steps -le "$length" ]; do steps=$((2 * steps)); done
         train pqn_rnn.py --env-id "$ENVS" --env-params "memory_length=$length" --no-prev-action --memory "$memory" \
-            --hidden-size 64 --num-steps $steps --q-lambda 0.95 --gamma 0.99 $(smoke_or 500000 1 --num-envs 8 --num-minibatches 2) $seeds
+            --hidden-size 64 --num-envs 32 --num-steps $steps --q-lambda 0.95 --gamma 0.99 $(smoke_or 500000 1 --num-envs 8 --num-minibatches 2) $seeds
     done
 done
 report memory_length "One bit to be remembered" --over memory_length

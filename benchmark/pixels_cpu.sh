@@ -13,6 +13,6 @@ each_seed ppo_mlp.py $(smoke_or 100000) --eval-every 10000
 report pixels_cpu_CartPoleEasy CartPoleEasy --by script --training
 part=BreakoutEasy
 each_seed pqn_mlp.py $(smoke_or 200000) --eval-every 20000
-each_seed pqn_rnn.py $(smoke_or 200000) --eval-every 20000 --hidden-size 128
+each_seed pqn_rnn.py $(smoke_or 200000) --eval-every 20000 --hidden-size 128 --num-envs 32 --num-steps 32
 each_seed ppo_mlp.py $(smoke_or 350000) --eval-every 35000
 report pixels_cpu_BreakoutEasy BreakoutEasy --by script --training

@@ -271,7 +271,7 @@ def study_scripts(args: Args) -> Iterator[dict]:
 def study_memories(args: Args) -> Iterator[dict]:
     """pqn_rnn.py by memory, hidden size and encoder."""
     for encoder, hidden_size, memory in itertools.product(args.encoders, args.hidden_sizes, args.memories):
-        sizes = f"--hidden-size {hidden_size} --num-minibatches 8"
+        sizes = f"--hidden-size {hidden_size} --num-envs 32 --num-steps 32 --num-minibatches 8"
         flags = f"{TWIN} --memory {memory} {sizes} --encoder {encoder} {args.flags}"
         about = {"memory": memory, "hidden_size": hidden_size, "encoder": encoder}
         yield attempt(about, measure, "pqn_rnn.py", flags, args.points, args.point_steps)
