@@ -49,9 +49,9 @@ class Args(ArcadeArgs):
     """learning rate at the end of the annealing"""
     anneal_fraction: PositiveUnitInterval = 1.0
     """fraction of TOTAL_TIMESTEPS over which the learning rate falls"""
-    num_envs: Count = 32
+    num_envs: Count = 64
     """parallel environments"""
-    num_steps: Count = 32
+    num_steps: Count = 64
     """steps of each environment in one rollout"""
     num_minibatches: Count = 16
     """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
