@@ -24,6 +24,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from popgym_arcade.analysis.reference_returns import reference_returns  # noqa: E402
 from popgym_arcade.analysis.tables import read_csv  # noqa: E402
 from popgym_arcade.baselines.scripts import read_about  # noqa: E402
 
@@ -113,12 +114,6 @@ def curve(run: Path, policy: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array(steps), np.array(means)
 
 
-def best_return(env_id: str) -> float | None:
-    """The return of the player that knows the whole state; None for an id that popgym_arcade does not have."""
-    found = [row for row in read_csv(ROOT / "benchmark/results/oracle.csv") if row["env_id"] == env_id]
-    return float(found[0]["return_mean"]) if found else None
-
-
 def picture(curves: dict, levels: dict, title: str, path: Path) -> None:
     """Both learning curves, between the random policy's return and the best."""
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
@@ -146,9 +141,9 @@ def main(flags: list[str]) -> Path:
     args = read_about(runs["with memory"])["args"]
     curves = {label: curve(run, "greedy") for label, run in runs.items()}
     levels = {"random policy": float(np.mean([curve(run, "random")[1] for run in runs.values()]))}
-    best = best_return(args["env_id"])
-    if best is not None:
-        levels = {"best possible": best} | levels
+    reference = reference_returns().get(args["env_id"])  # None for other libraries' ids
+    if reference:
+        levels = {"best possible": reference.best} | levels
     title = f"{args['env_id']}, {'partially' if args['partial_obs'] else 'fully'} observable"
     picture(curves, levels, title, folder / "with_and_without_memory.png")
     film = runs["with memory"] / "episode.gif"

@@ -36,12 +36,12 @@ from rliable import library
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.interquartile import middle_half, numpy_seed
+from popgym_arcade.analysis.reference_returns import reference_returns
 from popgym_arcade.analysis.tables import markdown, read_csv, write_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.scripts import read_about
 
-ROOT = Path(__file__).resolve().parents[1]
 FEWEST_CUT = 4  # with fewer values, an interquartile mean is the mean
 RESAMPLES = 2_000  # bootstrap samples of the seeds for an interval
 NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "training_return"}  # columns of OUT.csv
@@ -333,7 +333,7 @@ def make_cells(rows: list[dict], by: str) -> list[Cell]:
     Raises:
         UserError: for a seed that appears twice, or a cell that lacks an evaluation of the greedy or random policy
     """
-    with_twins = {row["env_id"] for row in rows if row["partial_obs"] == "True"} | set(bounds())
+    with_twins = {row["env_id"] for row in rows if row["partial_obs"] == "True"} | set(reference_returns())
     differ = len({row.get("env_params") for row in rows}) > 1
     found: dict[tuple[str, str, str], list[dict]] = {}
     for row in rows:
@@ -360,27 +360,15 @@ def natural(text: str) -> list:
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
-@functools.cache
-def bounds() -> dict[str, tuple[float, float]]:
-    """Mean return of the random policy and of the best player, by id of popgym_arcade."""
-
-    def means(name: str) -> dict[str, float]:
-        with (ROOT / "benchmark/results" / name).open(newline="") as file:
-            return {row["env_id"]: float(row["return_mean"]) for row in csv.DictReader(file)}
-
-    low, high = means("random_policy.csv"), means("oracle.csv")
-    return {env_id: (low[env_id], high[env_id]) for env_id in low}
-
-
 def normalised(cell: Cell, returns: np.ndarray) -> np.ndarray:
     """Returns of a cell, scaled so that 0 is the random policy's mean and 1 the best possible."""
-    low, high = bounds()[cell.task]
+    low, high = reference_returns()[cell.task]
     return (returns - low) / (high - low)
 
 
 def can_be_normalised(cell: Cell) -> bool:
     """Whether random and best returns are known: for popgym_arcade's ids with their default parameters."""
-    return cell.task in bounds() and not any("env_params" in row for row in cell.rows)
+    return cell.task in reference_returns() and not any("env_params" in row for row in cell.rows)
 
 
 def half_way(cell: Cell) -> str:
@@ -498,7 +486,7 @@ def summary(cells: list[Cell]) -> str:
         there = [found.get((task, twin, group)) for group in groups]
         each = [f"{iqm(c.final[:, None, None])[0]:.3f} ({estimate(c.final)})" if c else "" for c in there]
         each = [text.replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}") for text in each]
-        low, high = bounds()[task]
+        low, high = reference_returns()[task]
         lines.append([task, twin, *each, f"{low:.3f}", f"{high:.3f}"])
     return markdown(["id", "twin", *map(in_words, groups), "random policy", "best possible"], lines)
 
@@ -653,7 +641,9 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
                 axes.fill_between(x, *interval(returns[:, None]), color=how["color"], alpha=0.15, linewidth=0)
         axes.axhline(np.mean([cell.random for cell in of_panel]), color="gray", linestyle=":", label="random policy")
         if can_be_normalised(of_panel[0]):
-            axes.axhline(bounds()[task][1], color="gray", linestyle="--", linewidth=1, label="best possible")
+            axes.axhline(
+                reference_returns()[task].best, color="gray", linestyle="--", linewidth=1, label="best possible"
+            )
         axes.set_title(f"{task}, {twin}" if len(twins) > 1 else task, fontsize=11)
         axes.set_xlim(0, None)
         axes.grid(alpha=0.3)

@@ -42,9 +42,6 @@ def trained(tmp_path, monkeypatch):
 
     monkeypatch.setattr(memory_demo, "train_both", train_both)
     monkeypatch.setattr(memory_demo, "ROOT", tmp_path)
-    results = tmp_path / "benchmark/results"
-    results.mkdir(parents=True)
-    (results / "oracle.csv").write_text("env_id,return_mean\nMineSweeperEasy,1.0\n")
     return asked
 
 

@@ -19,6 +19,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from benchmark import report
+from popgym_arcade.analysis.reference_returns import reference_returns
 from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -260,7 +261,7 @@ def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
     assert not left_out and [(each.twin, each.group) for each in together] == [
         (twin, group) for twin in ("mdp", "pomdp") for group in ("GRU", "none")
     ]
-    (low, high), first = report.bounds()["CartPoleEasy"], cells[0]
+    (low, high), first = reference_returns()["CartPoleEasy"], cells[0]
     assert (first.task, first.twin, first.group) == ("CartPoleEasy", "mdp", "GRU") and high == 1.0
     np.testing.assert_allclose(together[0].scores[:, 0, -1], (first.final - low) / (1 - low))
     np.testing.assert_allclose(together[0].final[:, 0], (first.final - low) / (1 - low))
@@ -289,7 +290,7 @@ def test_ids_that_were_trained_for_longer_count_with_their_last_evaluation(tmp_p
         tmp_path, "b", "GRU", [(0, 0, "random", 0.1), (50, 0, "greedy", 0.5), (110, 0, "greedy", 1.0)], "SkittlesEasy"
     )
     (together,), _ = report.put_together(cells_of(tmp_path))
-    best = report.bounds()["SkittlesEasy"][1]
+    best = reference_returns()["SkittlesEasy"].best
     assert together.steps.tolist() == [100, 110, 900] and together.final_steps == (110, 900)
     skittles = [report.normalised(cells_of(tmp_path)[1], value) for value in (0.5, 1.0, 1.0)]
     np.testing.assert_allclose(together.scores[0, 1], skittles)  # the last one until then
