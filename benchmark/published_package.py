@@ -10,7 +10,6 @@ else on the machine.
 Out: a table on the terminal; published_package.csv, .md and .png in `--out`.
 """
 
-import csv
 import json
 import os
 import subprocess
@@ -26,7 +25,7 @@ from throughput import machine
 
 from popgym_arcade import REGISTERED_ENVIRONMENTS
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.analysis.tables import markdown
+from popgym_arcade.analysis.tables import markdown, write_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, Positive, check_limits
 
@@ -179,14 +178,6 @@ def measure(env_id: str, twin: str, python: str, args: Args) -> Row:
     )
 
 
-def write_csv(rows: list[Row], path: Path) -> None:
-    """One line per row; the columns are the fields of `Row`."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in vars(row).items()} for row in rows)
-
-
 def table(rows: list[Row]) -> str:
     """A Markdown table with a line per id and twin, and the geometric means of each twin."""
     lines = []
@@ -247,7 +238,8 @@ def main(args: Args) -> None:
             row = rows[-1]
             speeds = f"{row.published:,.0f} (published) and {row.ours:,.0f} (ours) frames/s"
             print(f"{env_id} {twin}: {speeds}, factor {row.factor:,.0f}", flush=True)
-    write_csv(rows, out / "published_package.csv")
+    lines = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in vars(row).items()} for row in rows]
+    write_csv(out / "published_package.csv", [field.name for field in fields(Row)], lines)
     (out / "published_package.md").write_text(table(rows))
     draw(rows, out / "published_package.png")
     print(table(rows))
