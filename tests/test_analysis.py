@@ -52,7 +52,7 @@ from popgym_arcade.baselines.scripts import executed
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "popgym_arcade" / "analysis"
 MODULES = (  # of popgym_arcade.analysis; each imports only those before it
-    *("command_line", "output", "tables", "intervals", "interquartile"),
+    *("command_line", "output", "tables", "reference_returns", "intervals", "interquartile"),
     *("agents", "twins", "networks", "groups", "trajectories"),
 )
 MAX_LINES = {
