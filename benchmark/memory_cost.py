@@ -1,4 +1,4 @@
-"""What each memory costs: milliseconds to play a step and to learn from a rollout, and megabytes to learn.
+"""What each memory costs: parameters, bytes of state, milliseconds to play and to learn, and megabytes to learn.
 
     python benchmark/memory_cost.py                                    # all memories, a few minutes on two cores
     python benchmark/memory_cost.py --memories LRU GRU --hidden-size 512 --out out/memory_cost/memory_cost.csv
@@ -14,8 +14,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from memax.equinox.scans import semigroup_scan
 from training_speed import write_table
 
 from popgym_arcade.analysis.command_line import launch
@@ -71,9 +73,9 @@ def milliseconds(program, inputs: tuple, repeats: int) -> float:
     return 1e3 * statistics.median(seconds(calls) / calls for _ in range(repeats))
 
 
-def measure(name: str, args: Args) -> dict:
-    """The row of one memory."""
-    memory = Memory(
+def build(name: str, args: Args) -> Memory:
+    """The memory of the scripts, for one of popgym_arcade's games."""
+    return Memory(
         MEMORIES[name],
         input_size=FEATURES,
         hidden_size=args.hidden_size,
@@ -81,6 +83,27 @@ def measure(name: str, args: Args) -> dict:
         num_layers=2,
         window=args.num_steps,
     )
+
+
+def size(name: str, args: Args) -> dict:
+    """How it scans, its number of parameters, and the bytes of state of one environment, all from shapes alone."""
+    memory = build(name, args)
+    layer_key = jax.random.key_data(jax.random.key(0))  # raw: memax splits a key more than once
+    layer = eqx.filter_eval_shape(MEMORIES[name], args.hidden_size, args.num_steps, layer_key)
+    carry = jax.eval_shape(lambda: memory.initial_carry(1))
+    x, start = jax.ShapeDtypeStruct((1, 1, FEATURES), jnp.float32), jax.ShapeDtypeStruct((1, 1), bool)
+    params = jax.eval_shape(memory.init, jax.random.key(0), carry, x, start)
+    return {
+        "memory": name,
+        "scan": "parallel" if layer.scan is semigroup_scan else "step by step",
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "bytes_of_state": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry)),
+    }
+
+
+def speed(name: str, args: Args) -> dict:
+    """Milliseconds to play a step and to learn from a rollout, and the megabytes that learning takes."""
+    memory = build(name, args)
     init_key, x_key = jax.random.split(jax.random.key(0))
     carry = memory.initial_carry(args.num_envs)
     x = jax.random.normal(x_key, (args.num_steps, args.num_envs, FEATURES))  # [T, E, F]
@@ -93,15 +116,11 @@ def measure(name: str, args: Args) -> dict:
     step = carry, x[:1], start[:1]
     rollout = carry, x, start
     play = jax.jit(memory.apply).lower(params, *step).compile()
-    began = time.perf_counter()
     learn = jax.jit(jax.grad(loss)).lower(params, *rollout).compile()
-    compile_seconds = time.perf_counter() - began
     return {
-        "memory": name,
         "step_ms": round(milliseconds(play, (params, *step), args.repeats), 2),
         "rollout_ms": round(milliseconds(learn, (params, *rollout), args.repeats), 1),
         "rollout_mb": round(learn.memory_analysis().temp_size_in_bytes / 1e6, 1),
-        "compile_seconds": round(compile_seconds, 1),
     }
 
 
@@ -109,7 +128,7 @@ def main(args: Args) -> list[dict]:
     """Measures, writes the table after every row, and returns the rows."""
     args, rows = args.checked(), []
     for name in args.memories:
-        rows.append(measure(name, args))
+        rows.append(size(name, args) | speed(name, args))
         print("  ".join(f"{column} {value}" for column, value in rows[-1].items()), flush=True)
         write_table(Path(args.out), rows)
     return rows

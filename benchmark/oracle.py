@@ -2,8 +2,9 @@
 
     python benchmark/oracle.py
 
-Writes OUT.csv, and OUT.md with the ids whose best return is below 1, and prints the latter. The players are the experts of tests/families, whose returns
-the tests compare with exact bounds. This script averages over their episodes from fresh resets.
+Writes OUT.csv, and OUT.md with the ids whose best return is below 1, and prints the latter. The players are the experts
+of tests/families, whose returns the tests compare with exact bounds. This script averages over their episodes from
+fresh resets.
 """
 
 import sys

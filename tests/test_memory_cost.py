@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmark"))
 
-from memory_cost import TABLE, Args, UserError, main, milliseconds  # noqa: E402
+from memory_cost import TABLE, Args, UserError, main, milliseconds, size  # noqa: E402
+
+from popgym_arcade.baselines.networks.memory import MEMORIES  # noqa: E402
 
 
 def test_every_memory_asked_for_is_a_row_with_positive_figures(tmp_path):
@@ -20,6 +22,19 @@ def test_every_memory_asked_for_is_a_row_with_positive_figures(tmp_path):
     assert [row["memory"] for row in rows] == ["MLP", "GRU"]
     assert all(float(row[name]) > 0 for row in rows for name in ("rollout_ms", "rollout_mb"))
     assert float(rows[1]["rollout_mb"]) > float(rows[0]["rollout_mb"])  # a GRU keeps its gates for the backward pass
+
+
+def test_the_sizes_of_the_page_are_those_of_the_memories():
+    with (ROOT / TABLE).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    sizes = [{name: str(value) for name, value in size(name, Args()).items()} for name in MEMORIES]
+    assert [{name: row[name] for name in sizes[0]} for row in rows] == sizes
+
+
+def test_the_state_of_a_memory_is_counted_in_bytes():
+    gru, mlp = (size(name, Args(hidden_size=8)) for name in ("GRU", "MLP"))
+    assert gru["scan"] == "step by step" and mlp["scan"] == "parallel"
+    assert gru["bytes_of_state"] == 2 * (8 * 4 + 1) and mlp["bytes_of_state"] == 2  # a start flag in each layer
 
 
 def test_a_calls_time_is_a_median_without_the_first_call(monkeypatch):

@@ -1,4 +1,4 @@
-"""docs/memories.md: every recurrence on that page, step by step in NumPy, is what the memory of that name computes."""
+"""docs/memory-formulas.md: every recurrence on that page, step by step in NumPy, is what that memory computes."""
 
 import equinox as eqx
 import jax
