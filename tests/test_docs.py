@@ -176,6 +176,12 @@ def test_links_to_files_of_the_repository_lead_somewhere(page):
     assert not missing
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_has_at_most_forty_table_rows(page):
+    tables = re.findall(r"^\|[-|]+\|\n((?:\|.*\n)*)", page.read_text(), re.MULTILINE)
+    assert sum(table.count("\n") for table in tables) <= 40
+
+
 def test_the_home_page_has_the_lines_of_every_script():
     rows = re.findall(
         r"^\| (\[`\w+\.py`\].*?) \| .* \| ([\d, ]+) \|$", (ROOT / "docs/index.md").read_text(), re.MULTILINE

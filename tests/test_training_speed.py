@@ -280,6 +280,17 @@ def test_the_page_has_the_compile_seconds_of_every_script():
     assert f"\n|-|-|-|-|-|\n{''.join(lines)}\n" in page
 
 
+def test_the_page_has_the_parts_of_an_update():
+    rows = {(row["setting"], row["part"]): row for row in rows_of(ROOT / "benchmark/results/training_speed/parts.csv")}
+    page, settings = (ROOT / "docs/performance.md").read_text(), ("mlp", "patch", "paper")
+    for part in {part for _, part in rows} - {"update"}:
+        of_part = [rows.get((setting, part)) for setting in settings]
+        cells = [f"{round(100 * float(row['share']))}%" if row else "" for row in of_part]
+        assert f"| {part} | {' | '.join(cells)} |\n" in page
+    updates = [f"{float(rows[setting, 'update']['milliseconds']):,.0f}" for setting in settings]
+    assert f"| update, milliseconds | {' | '.join(updates)} |\n" in page
+
+
 def test_a_table_is_filled_in_repeatedly(tmp_path):
     training_speed.write_table(tmp_path / "gpu/target.csv", [{"wall_seconds": 170.5, "steps": 10000000}])
     page = tmp_path / "page.md"
