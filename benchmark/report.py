@@ -17,8 +17,9 @@ and pictures call it that.
 
 --over also draws OUT_over.png. Returns on popgym_arcade's ids are also normalised: 0 is the random policy, 1 the best
 possible (benchmark/results). The table has the minutes until half way. Several ids also give OUT_summary.md (ids by
-groups), OUT_normalised.png (all ids on one axis), and over all ids together OUT_aggregate.md, OUT_aggregate.png (curves
-over steps and wall time, performance profiles) and OUT_profile.csv.
+groups), OUT_half_way.md (the minutes until half way, ids by groups), OUT_normalised.png (all ids on one axis), and over
+all ids together OUT_aggregate.md, OUT_aggregate.png (curves over steps and wall time, performance profiles) and
+OUT_profile.csv.
 """
 
 import csv
@@ -48,7 +49,7 @@ NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "traini
 MAY_DIFFER = WITHIN_A_GROUP | {"total_timesteps", "exp_name"}  # arguments in which the runs of a cell may differ
 EXTRAS = (  # written if they apply
     *("_minutes.png", "_over.png"),
-    *("_summary.md", "_normalised.png", "_aggregate.md", "_aggregate.png", "_profile.csv"),
+    *("_summary.md", "_half_way.md", "_normalised.png", "_aggregate.md", "_aggregate.png", "_profile.csv"),
 )
 THRESHOLDS = np.linspace(-0.2, 1, 61)  # of performance profiles
 
@@ -491,6 +492,17 @@ def summary(cells: list[Cell]) -> str:
     return markdown(["id", "twin", *map(in_words, groups), "random policy", "best possible"], lines)
 
 
+def table_half_way(cells: list[Cell]) -> str:
+    """Markdown: ids by groups and twins, the minutes until half way. Empty if no cell has any."""
+    columns = sorted({(cell.twin, cell.group) for cell in cells})
+    found = {(cell.task, cell.twin, cell.group): half_way(cell) for cell in cells}
+    if not any(found.values()):
+        return ""
+    tasks = dict.fromkeys(cell.task for cell in cells)
+    lines = [[task, *(found.get((task, *column), "") for column in columns)] for task in tasks]
+    return markdown(["id", *(f"{in_words(group)}, {twin}" for twin, group in columns)], lines)
+
+
 # ------------------------------------------------------------------------------------------------------------ together
 
 
@@ -846,6 +858,8 @@ def main(args: Args) -> None:
     if several:
         Path(f"{out}_summary.md").write_text(summary(arcade))
         draw_normalised(arcade, args, Path(f"{out}_normalised.png"))
+        if table_half_way(arcade):
+            Path(f"{out}_half_way.md").write_text(table_half_way(arcade))
     if together:
         Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
         profiles = profile_rows(together, args.by)

@@ -182,6 +182,12 @@ def test_the_minutes_until_it_was_half_way_to_the_best_return(tmp_path):
         write_events(run, [(300, 9, {"eval/episodic_return": last})])
     gru, mlp = lines_of(report.table(cells_of(tmp_path), "memory"))
     assert float(gru["half way, minutes"]) == pytest.approx(5, abs=0.3) and mlp["half way, minutes"] == "not reached"
+    (row,) = lines_of(report.table_half_way(cells_of(tmp_path)))
+    assert row == {
+        "id": "MineSweeperEasy",
+        "GRU, mdp": gru["half way, minutes"],
+        "MLP (no memory), mdp": "not reached",
+    }
 
 
 def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):
@@ -521,6 +527,8 @@ def test_the_tables_of_the_pages_come_from_their_files(path):
     if wide.exists():
         together, _ = report.put_together(arcade)
         assert report.summary(arcade) == wide.read_text()
+        half_way = path.with_name(f"{path.stem}_half_way.md")
+        assert report.table_half_way(arcade) == (half_way.read_text() if half_way.exists() else "")
         assert report.table_together(together, by) == path.with_name(f"{path.stem}_aggregate.md").read_text()
         with path.with_name(f"{path.stem}_profile.csv").open(newline="") as file:
             assert report.profile_rows(together, by) == list(csv.DictReader(file))
