@@ -66,9 +66,13 @@ seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
 before_tuning="--num-envs 32 --num-steps 32 --learning-rate 5e-4 --q-lambda 0.65 --exploration-fraction 0.4 --num-minibatches 8 --gamma 0.99"
 ppo_before_tuning="--learning-rate 2.5e-4 --gamma 0.99 --gae-lambda 0.95"
 
-# PQN does not learn Navigator with its defaults (docs/pqn_mlp.md#why-navigator-is-hard).
+# Exceptions to PQN's defaults: Navigator is not learned with them (docs/pqn_mlp.md#why-navigator-is-hard), and the two
+# CartPole games, which pay for every step until the pole falls, are learned sooner with a longer horizon (same page).
 pqn_flags_of() { # id -> flags
-    case "$1" in Navigator*) echo "--exploration-fraction 1 --update-epochs 4 --learning-rate 5e-4" ;; esac
+    case "$1" in
+        Navigator*) echo "--exploration-fraction 1 --update-epochs 4 --learning-rate 5e-4" ;;
+        CartPole* | NoisyCartPole*) echo "--gamma 0.99" ;;
+    esac
 }
 
 flag_of() { # twin -> its flag
