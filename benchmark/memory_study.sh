@@ -12,7 +12,7 @@ MEMORIES="${MEMORIES:-MinGRU LRU GRU}"
 episodes=64 traced=64 at=20 steps=25 # traced: episodes for recall density, which needs their gradients
 for env in $ENVS; do
     case "$BUDGET" in
-        smoke) flags="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
+        smoke) flags="$tiny" ;;
         cpu) flags="--total-timesteps 120000 --eval-every 30000 --eval-episodes 64 --hidden-size 128 --num-envs 32 --num-steps 32" ;;
         gpu) flags="--total-timesteps 10000000 --hidden-size 512 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
         paper) flags="$(published pqn) --hidden-size 512 --total-timesteps 100000000" ;;

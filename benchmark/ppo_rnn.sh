@@ -5,7 +5,7 @@ source "$(dirname "$0")/common.sh"
 MEMORIES="${MEMORIES:-MinGRU}"
 for env in $ENVS; do
     case "$BUDGET" in
-        smoke) flags="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
+        smoke) flags="$tiny" ;;
         cpu) flags="--total-timesteps 1000000 --eval-every 100000 --eval-episodes 64" ;;
         gpu) flags="--total-timesteps 10000000 --hidden-size 512 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
         paper) flags="$(published ppo) --hidden-size 512 --total-timesteps $(published_steps "$env")" ;;
