@@ -15,11 +15,11 @@ seeds (divided by their number). Interquartile means and intervals are rliable's
 https://arxiv.org/abs/2108.13264). With three seeds or fewer, the interquartile mean of one id is the mean, and tables
 and pictures call it that.
 
---over also draws OUT_over.png. Returns on popgym_arcade's ids are also normalised: 0 is the random policy, 1 the best
-possible (benchmark/results). The table has the minutes until half way. Several ids also give OUT_summary.md (ids by
-groups), OUT_half_way.md (the minutes until half way, ids by groups), OUT_normalised.png (all ids on one axis), and over
-all ids together OUT_aggregate.md, OUT_aggregate.png (curves over steps and wall time, performance profiles) and
-OUT_profile.csv.
+--over also draws OUT_over.png, a map of returns by group and parameter. Returns on popgym_arcade's ids are also
+normalised: 0 is the random policy, 1 the best possible (benchmark/results). The table has the minutes until half way.
+Several ids also give OUT_summary.md (ids by groups), OUT_half_way.md (the minutes until half way, ids by groups),
+OUT_normalised.png (all ids on one axis), and over all ids together OUT_aggregate.md, OUT_aggregate.png (curves over
+steps and wall time, performance profiles) and OUT_profile.csv.
 """
 
 import csv
@@ -766,33 +766,33 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
 
 
 def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
-    """Last returns over a parameter of the environment. Raises UserError if a run has no such parameter."""
+    """A map of the last returns, groups by a parameter of the environment, a panel for each twin. Returns are means of
+    the seeds. Raises UserError if a run has no such parameter.
+    """
     from matplotlib.figure import Figure
 
-    groups, twins = (sorted({getattr(cell, name) for cell in cells}) for name in ("group", "twin"))
-    figure = Figure(figsize=(8.5, 4), layout="constrained")
-    axes = figure.subplots()
-    for key in dict.fromkeys((cell.group, cell.twin) for cell in cells):
-        of_key = [cell for cell in cells if (cell.group, cell.twin) == key]
-        of_key.sort(key=lambda cell: parameter(cell, args.over))
-        x = [parameter(cell, args.over) for cell in of_key]
-        how = look(of_key[0], groups, twins)
-        axes.plot(x, [iqm(cell.final[:, None, None])[0] for cell in of_key], **how)
-        if all(len(cell.final) > 1 for cell in of_key):
-            edges = np.array([np.ravel(interval(cell.final[:, None, None])) for cell in of_key]).T
-            axes.fill_between(x, *edges, color=how["color"], alpha=0.12, linewidth=0)
-    axes.axhline(np.mean([cell.random for cell in cells]), color="gray", linestyle=":", label="random policy")
-    axes.set(
-        xlabel=args.over,
-        ylabel=f"last greedy return,\n{average(cells)} and 95% interval",
-        xscale="log",
-        title=args.title,
-    )
-    ticks = sorted({parameter(cell, args.over) for cell in cells})
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    legend(figure, [axes], args.by)
+    groups, twins = (sorted({getattr(cell, name) for cell in cells}, key=natural) for name in ("group", "twin"))
+    values = sorted({parameter(cell, args.over) for cell in cells})
+    means = np.full((len(twins), len(groups), len(values)), np.nan)
+    for cell in cells:
+        place = twins.index(cell.twin), groups.index(cell.group), values.index(parameter(cell, args.over))
+        means[place] = cell.final.mean()
+    low, high = np.nanmin(means), np.nanmax(means)
+    figure = Figure(figsize=(2.4 + 0.8 * len(values) * len(twins), 1.4 + 0.36 * len(groups)), layout="constrained")
+    panels = figure.subplots(1, len(twins), squeeze=False, sharey=True)[0]
+    for axes, twin, of_twin in zip(panels, twins, means, strict=True):
+        drawn = axes.imshow(of_twin, cmap="viridis", vmin=low, vmax=high, aspect="auto")
+        for (y, x), mean in np.ndenumerate(of_twin):
+            shade = "black" if mean > (low + high) / 2 else "white"
+            axes.text(x, y, "" if np.isnan(mean) else f"{mean:.2f}", color=shade, ha="center", va="center", size=9)
+        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        axes.set_yticks(range(len(groups)), [in_words(group) for group in groups])
+        axes.set(xlabel=args.over.replace("_", " "), title=twin if len(twins) > 1 else args.title)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    figure.colorbar(drawn, ax=panels, label="last greedy return")
+    if len(twins) > 1:
+        figure.suptitle(args.title)
     figure.savefig(path, dpi=120)
 
 

@@ -419,7 +419,7 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path):
     assert [report.parameter(cell, "memory_length") for cell in cells] == [3, 3, 20, 20]
     out = tmp_path / "out"
     report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), over="memory_length"))
-    assert Path(f"{out}_over.png").stat().st_size > 10_000
+    assert Path(f"{out}_over.png").stat().st_size > 5_000
     with pytest.raises(UserError, match="no such number among its --env-params"):
         report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(tmp_path / "no"), over="wings"))
     assert not list(tmp_path.glob("no*"))
@@ -555,9 +555,7 @@ def test_the_page_of_the_memories_says_how_long_each_keeps_a_bit():
     with (ROOT / "benchmark/results/memory_cost/memory_cost.csv").open(newline="") as file:
         cost = {row["memory"]: (row["rollout_ms"], f"{int(row['bytes_of_state']):,}") for row in csv.DictReader(file)}
     for name, at in found.items():
-        returns = [report.of_seeds(at[length].final) for length in (10, 20, 40, 80, 160)]
         kept = [str(np.sum(at[length].final == 1)) for length in (40, 80, 160)]
-        assert f"| `{name}` | {' | '.join(returns)} |\n" in page
         assert f"| `{name}` | {' | '.join([*kept, *cost[name]])} |\n" in page
 
 
