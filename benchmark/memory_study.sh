@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The paper's study (docs/analysis.md). Trains MEMORIES, and MLP (no memory), on both twins. Then makes every figure:
+# The paper's study (docs/study.md). Trains MEMORIES, and MLP (no memory), on both twins. Then makes every figure:
 # returns, observability gap and memory bias, which pixels are used, how far back, and the effect of one bad frame.
 # Settings: see common.sh.
 #   BUDGET=cpu MEMORIES="MinGRU LRU GRU" benchmark/memory_study.sh

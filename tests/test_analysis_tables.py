@@ -150,7 +150,7 @@ def spread(values: list[float], form: str = "{:.3f}") -> str:
 
 @pytest.mark.parametrize("memory", ["MinGRU", "LRU", "GRU", "MLP"])
 def test_the_page_of_the_analyses_has_the_medians_of_the_study(memory):
-    page = (ROOT / "docs/analysis.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    page = (ROOT / "docs/study.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
     noise, recall = (
         [row for row in read_csv(ROOT / f"docs/figures/memory_study/{name}.csv") if row["memory"] == memory]
         for name in ("contamination", "recall_density")
@@ -174,7 +174,7 @@ def test_the_page_of_the_analyses_has_the_medians_of_the_study(memory):
 def test_the_page_of_the_analyses_has_the_gaps_over_all_games():
     head, line, *rows = (ROOT / "docs/figures/memory_study/gap_and_bias.md").read_text().splitlines()
     table = "\n".join([head, line, *(row for row in rows if row.startswith("| all |"))])
-    assert f"\n{table}\n\n" in (ROOT / "docs/analysis.md").read_text()
+    assert f"\n{table}\n\n" in (ROOT / "docs/study.md").read_text()
 
 
 def test_pages_get_a_folders_table_and_the_pictures_of_all_runs(tmp_path):
