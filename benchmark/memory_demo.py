@@ -28,8 +28,8 @@ from popgym_arcade.analysis.reference_returns import reference_returns  # noqa: 
 from popgym_arcade.analysis.tables import read_csv  # noqa: E402
 from popgym_arcade.baselines.scripts import read_about  # noqa: E402
 
-DEFAULTS = "--env-id MineSweeperEasy --partial-obs --total-timesteps 300000 --eval-every 20000 --eval-episodes 64"
-DEFAULTS += " --num-envs 32 --num-steps 32 --num-devices 1 --checkpoint-every 0 --capture-video"
+DEFAULTS = "--env-id CountRecallEasy --partial-obs --total-timesteps 450000 --eval-every 50000 --eval-episodes 64"
+DEFAULTS += " --num-devices 1 --checkpoint-every 0 --capture-video"
 COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
 MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
 SHOWN = "with memory"  # in the terminal
