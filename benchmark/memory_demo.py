@@ -106,9 +106,9 @@ def ended(number: int, frame) -> None:
     sys.exit(128 + number)
 
 
-def curve(run: Path, policy: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and mean returns over seeds, of a policy's evaluations."""
-    rows = [row for row in read_csv(run / "eval.csv") if row["policy"] == policy]
+def curve(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, and mean returns over seeds: of the random policy at step 0, and then of the greedy policy."""
+    rows = read_csv(run / "eval.csv")
     steps = sorted({int(row["global_step"]) for row in rows})
     means = [np.mean([float(row["return_mean"]) for row in rows if int(row["global_step"]) == step]) for step in steps]
     return np.array(steps), np.array(means)
@@ -139,8 +139,8 @@ def main(flags: list[str]) -> Path:
     folder = new_folder()
     runs = train_both(flags, folder)
     args = read_about(runs["with memory"])["args"]
-    curves = {label: curve(run, "greedy") for label, run in runs.items()}
-    levels = {"random policy": float(np.mean([curve(run, "random")[1] for run in runs.values()]))}
+    curves = {label: curve(run) for label, run in runs.items()}
+    levels = {"random policy": float(np.mean([means[0] for _, means in curves.values()]))}
     reference = reference_returns().get(args["env_id"])  # None for other libraries' ids
     if reference:
         levels = {"best possible": reference.best} | levels
