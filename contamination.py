@@ -25,6 +25,7 @@ from matplotlib.ticker import MaxNLocator
 from tqdm import tqdm
 
 from popgym_arcade.analysis.agents import Agent
+from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
 from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, label, load_all
 from popgym_arcade.analysis.intervals import interval
@@ -359,7 +360,7 @@ def draw_curves(rows: list[dict], kind: str) -> Figure:
     rows = [row for row in rows if row["kind"] == kind]
     panels = panels_of(rows)
     measures = [name for name in MEASURES if not all(np.isnan(row[name]) for row in rows)]
-    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(itertools.chain(*panels.values())))}
+    colours = colors_of(list(dict.fromkeys(itertools.chain(*panels.values()))))
     figure = Figure(figsize=(4.6 * len(measures) + 0.9, 3.0 * len(panels) + 0.4), layout="constrained")
     grid = figure.subplots(len(panels), len(measures), squeeze=False)
     for row_of_axes, (title, lines) in zip(grid, panels.items(), strict=True):

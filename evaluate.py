@@ -215,7 +215,7 @@ WRITERS = {"gif": save_gif, "mp4": save_mp4}
 def load_all(args: Args) -> list[Agent]:
     """Every agent on every twin asked for, with `--episodes`. Raises UserError for what one of them cannot do."""
     agents = load_in_twins(args)
-    if (args.gif or args.mp4) and not all(agent.twin != "full" for agent in agents):
+    if (args.gif or args.mp4) and not all(agent.twin != "single" for agent in agents):
         raise UserError("--gif and --mp4 film popgym_arcade games only: leave them out")
     if args.sample and not all(hasattr(agent.script, "SAMPLE") or hasattr(agent.args, "end_e") for agent in agents):
         raise UserError("--sample: one of these scripts has neither a policy nor an epsilon")

@@ -464,7 +464,7 @@ def page_data(found: GradientSaliency) -> dict:
     output = "action value" if "q" in found.agent.script.Output.__annotations__ else "probability"
     discrete = found.trajectory.action.ndim == 1
     count = found.values.shape[1]
-    names = ACTIONS if count == len(ACTIONS) and found.agent.twin != "full" else [str(i) for i in range(count)]
+    names = ACTIONS if count == len(ACTIONS) and found.agent.twin != "single" else [str(i) for i in range(count)]
     return {
         "twin": found.agent.twin,
         "width": pictures.shape[2],

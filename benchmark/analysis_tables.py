@@ -26,12 +26,12 @@ import numpy as np
 
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.intervals import interval
-from popgym_arcade.analysis.tables import markdown, read_csv
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown, read_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 
 MANY = 8  # with more agents, a table is shortened
-HEADS = {"full": "return", "mdp": "return on the mdp", "pomdp": "return on the pomdp"}
+HEADS = {"single": "return", "mdp": "return, fully observable", "pomdp": "return, partially observable"}
 
 # more tables in a folder: each environment and twin (gap_and_bias.py), each agent (recall_density.py)
 FURTHER = ("cells.csv", "agents.csv")
@@ -60,10 +60,15 @@ def between(value: float, low: float, high: float) -> str:
     return f"{value:.3f}" + ("" if low == value == high else bounds)
 
 
+def own_twin(row: dict) -> str:
+    """The twin that the agent of a row was trained on: mdp, pomdp, or single for an environment without twins."""
+    return "single" if row["twin"] == "single" else {"True": "pomdp", "False": "mdp"}[row["trained_partial_obs"]]
+
+
 def agent_of(row: dict) -> dict[str, str]:
-    """The columns of a table that identify an agent. An environment without twins has "full" as its twin."""
-    trained = "full" if row["twin"] == "full" else {"True": "pomdp", "False": "mdp"}[row["trained_partial_obs"]]
-    return {"id": row["trained_env_id"], "script": row["script"], "memory": row["memory"], "trained on": trained}
+    """The columns of a table that identify an agent."""
+    about = {"id": row["trained_env_id"], "script": row["script"], "memory": row["memory"]}
+    return about | {"trained on": TWINS_IN_WORDS[own_twin(row)]}
 
 
 def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, list[dict]]]:
@@ -88,14 +93,15 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
 
     lines = []
     for about, of_agent in grouped(rows, agent):
-        names = ("full",) if about["trained on"] == "full" else ("mdp", "pomdp")
+        own = own_twin(of_agent[0])
+        names = ("single",) if own == "single" else ("mdp", "pomdp")
         twins = {twin: [row for row in of_agent if row["twin"] == twin] for twin in names}
         seeds = {row["seed"] for row in of_agent}
         if any(len(of_twin) not in (0, len(seeds)) for of_twin in twins.values()):
-            raise UserError(f"the same seed of {', '.join(about.values())} appears twice")
+            raise UserError(f"the same seed of {', '.join(filter(None, about.values()))} appears twice")
         shown = {HEADS[twin]: shown_return(of_twin) if of_twin else "" for twin, of_twin in twins.items()}
-        own = sorted(twins[about["trained on"]], key=lambda row: int(row["seed"]))
-        each = ", ".join(f"{float(row['return_mean']):.3f}" for row in own) if len(own) > 1 else ""
+        there = sorted(twins[own], key=lambda row: int(row["seed"]))
+        each = ", ".join(f"{float(row['return_mean']):.3f}" for row in there) if len(there) > 1 else ""
         lines.append(about | {"seeds": str(len(seeds))} | shown | {"each seed, on its own twin": each})
     return lines
 
@@ -106,18 +112,18 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
     lines = []
     for row in sorted(rows, key=lambda row: (*agent_of(row).values(), row["twin"])):
         shown = {head: between(*(row[name + what] for what in ("", "_low", "_high"))) for name, head in heads.items()}
-        lines.append(agent_of(row) | {"played on": row["twin"], "seeds": row["agents"]} | shown)
+        lines.append(agent_of(row) | {"played on": TWINS_IN_WORDS[row["twin"]], "seeds": row["agents"]} | shown)
     return lines
 
 
 def first_frame_by_seed(rows: list[dict]) -> list[dict]:
     """From recall_density.py's agents.csv: each seed's return, and the share of the first frame."""
     lines = []
-    for about, of_group in grouped(rows, lambda row: agent_of(row) | {"played on": row["twin"]}):
+    for about, of_group in grouped(rows, lambda row: agent_of(row) | {"played on": TWINS_IN_WORDS[row["twin"]]}):
         of_group = sorted(of_group, key=lambda row: int(row["seed"]))
         seeds = [row["seed"] for row in of_group]
         if len(set(seeds)) < len(seeds):
-            raise UserError(f"the same seed of {', '.join(about.values())} appears twice")
+            raise UserError(f"the same seed of {', '.join(filter(None, about.values()))} appears twice")
         lines.append(
             about
             | {"seeds": ", ".join(seeds)}
@@ -140,7 +146,7 @@ def lasting_effects(rows: list[dict]) -> list[dict]:
     def change(row: dict) -> dict:
         size = float(row["strength"])
         size = f"noise, sigma {size:g}" if row["kind"] == "noise" else f"first {size:g} frames shuffled"
-        return agent_of(row) | {"played on": row["twin"], "change": size}
+        return agent_of(row) | {"played on": TWINS_IN_WORDS[row["twin"]], "change": size}
 
     lines = []
     for about, of_change in grouped(rows, change):

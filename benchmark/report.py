@@ -34,11 +34,12 @@ from pathlib import Path
 import numpy as np
 from rliable import library
 
+from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.interquartile import middle_half, numpy_seed
 from popgym_arcade.analysis.reference_returns import reference_returns
-from popgym_arcade.analysis.tables import markdown, read_csv, write_csv
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown, read_csv, write_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.scripts import read_about
@@ -458,7 +459,7 @@ def table(cells: list[Cell], by: str) -> str:
         minutes, speed = cell.of_runs("minutes"), cell.of_runs("sps")
         lines.append(
             [
-                *((cell.task, cell.twin) if several else ("", "")),
+                *((cell.task, TWINS_IN_WORDS[cell.twin]) if several else ("", "")),
                 in_words(cell.group),
                 str(len(final)),
                 least_to_most(lasts),
@@ -488,7 +489,7 @@ def summary(cells: list[Cell]) -> str:
         each = [f"{iqm(c.final[:, None, None])[0]:.3f} ({estimate(c.final)})" if c else "" for c in there]
         each = [text.replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}") for text in each]
         low, high = reference_returns()[task]
-        lines.append([task, twin, *each, f"{low:.3f}", f"{high:.3f}"])
+        lines.append([task, TWINS_IN_WORDS[twin], *each, f"{low:.3f}", f"{high:.3f}"])
     return markdown(["id", "twin", *map(in_words, groups), "random policy", "best possible"], lines)
 
 
@@ -500,7 +501,7 @@ def table_half_way(cells: list[Cell]) -> str:
         return ""
     tasks = dict.fromkeys(cell.task for cell in cells)
     lines = [[task, *(found.get((task, *column), "") for column in columns)] for task in tasks]
-    return markdown(["id", *(f"{in_words(group)}, {twin}" for twin, group in columns)], lines)
+    return markdown(["id", *(f"{in_words(group)}, {TWINS_IN_WORDS[twin]}" for twin, group in columns)], lines)
 
 
 # ------------------------------------------------------------------------------------------------------------ together
@@ -546,9 +547,11 @@ def put_together(cells: list[Cell]) -> tuple[list[Together], list[str]]:
     for (twin, group), of_group in found.items():
         seeds = {cell.task: len(cell.final) for cell in of_group}
         if set(seeds) != set(tasks):
-            left_out.append(f"{in_words(group)}, {twin}: no {', '.join(sorted(set(tasks) - set(seeds)))}")
+            left_out.append(
+                f"{in_words(group)}, {TWINS_IN_WORDS[twin]}: no {', '.join(sorted(set(tasks) - set(seeds)))}"
+            )
         elif len(set(seeds.values())) > 1:
-            left_out.append(f"{in_words(group)}, {twin}: ids with different numbers of seeds")
+            left_out.append(f"{in_words(group)}, {TWINS_IN_WORDS[twin]}: ids with different numbers of seeds")
         else:
             together.append(one_together(twin, group, of_group))
     return together, left_out
@@ -590,7 +593,15 @@ def table_together(together: list[Together], by: str) -> str:
         cost = f"{each.sps:,.0f}" if each.sps else "", f"{each.took:.0f}" if each.took else ""
         numbers = [text.replace(" ", "\N{NO-BREAK SPACE}") if text != "one seed" else text for text in numbers]
         lines.append(
-            [each.twin, in_words(each.group), str(ids), str(seeds), least_to_most(each.final_steps), *numbers, *cost]
+            [
+                TWINS_IN_WORDS[each.twin],
+                in_words(each.group),
+                str(ids),
+                str(seeds),
+                least_to_most(each.final_steps),
+                *numbers,
+                *cost,
+            ]
         )
     head = ["twin", by_words(by), "ids", "seeds", "steps", "interquartile mean", "95% interval", "mean"]
     return markdown([*head, "steps/s", "minutes, all runs"], lines)
@@ -613,10 +624,10 @@ def profile_rows(together: list[Together], by: str) -> list[dict]:
 def look(cell: Cell | Together, groups: list[str], twins: list[str]) -> dict:
     """The style of a curve: colour and marker by group, dashes by twin, and the label in the legend."""
     number = groups.index(cell.group)
-    twin = f", {cell.twin}" if len(twins) > 1 else ""
+    twin = f", {TWINS_IN_WORDS[cell.twin]}" if len(twins) > 1 else ""
     style = "--" if len(twins) > 1 and cell.twin == "mdp" else "-"
     marker = "os^Dv"[number // 10 % 5]  # there are ten colours
-    how = {"color": f"C{number % 10}", "marker": marker, "markersize": 3}
+    how = {"color": colors_of(groups)[cell.group], "marker": marker, "markersize": 3}
     return how | {"linestyle": style, "label": f"{in_words(cell.group)}{twin}"}
 
 
@@ -656,7 +667,7 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
             axes.axhline(
                 reference_returns()[task].best, color="gray", linestyle="--", linewidth=1, label="best possible"
             )
-        axes.set_title(f"{task}, {twin}" if len(twins) > 1 else task, fontsize=11)
+        axes.set_title(f"{task}, {TWINS_IN_WORDS[twin]}" if len(twins) > 1 else task, fontsize=11)
         axes.set_xlim(0, None)
         axes.grid(alpha=0.3)
         axes.locator_params(axis="x", nbins=6)
@@ -755,7 +766,7 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
             axes.plot(iqm(scores), [y], **how | {"marker": "os^Dv"[groups.index(cell.group) % 5]})
             if len(scores) > 1:
                 axes.hlines(y, *np.ravel(interval(scores)), color=how["color"], linewidth=2)
-        axes.set_title({"mdp": "fully observable", "pomdp": "partially observable"}[twin], fontsize=11)
+        axes.set_title(TWINS_IN_WORDS[twin], fontsize=11)
         axes.set_xticks([0, 0.5, 1], ["random", "half way", "best"])
         axes.grid(axis="y", alpha=0.3)
     panels[0].set_yticks(range(len(tasks)), tasks)
@@ -787,7 +798,7 @@ def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
             axes.text(x, y, "" if np.isnan(mean) else f"{mean:.2f}", color=shade, ha="center", va="center", size=9)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axes.set_yticks(range(len(groups)), [in_words(group) for group in groups])
-        axes.set(xlabel=args.over.replace("_", " "), title=twin if len(twins) > 1 else args.title)
+        axes.set(xlabel=args.over.replace("_", " "), title=TWINS_IN_WORDS[twin] if len(twins) > 1 else args.title)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     figure.colorbar(drawn, ax=panels, label="last greedy return")

@@ -28,7 +28,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import popgym_arcade
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.analysis.tables import markdown
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, check_limits
 from popgym_arcade.environments.arcade import OBS_SIZES
@@ -36,10 +36,10 @@ from popgym_arcade.environments.arcade import OBS_SIZES
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the choice of the backend)
 
-TWINS = ("full", "partial")
+TWINS = ("mdp", "pomdp")
 WANTS_A_DOWNLOAD = ("MNISTBandit-bsuite",)
 MOST_FRAMES = 131_072  # in one timed rollout: a second or two
-COLORS = {"full": "#2a6fbb", "partial": "#e07b39", "gymnax": "#9a9a9a"}
+COLORS = {"mdp": "#2a6fbb", "pomdp": "#e07b39", "gymnax": "#9a9a9a"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Args:
     env_ids: tuple[str, ...] = ()
     """ids to measure, of popgym_arcade or gymnax; none: all of popgym_arcade"""
     twins: tuple[str, ...] = TWINS
-    """twins to measure: full, partial (gymnax's own environments have only one, called full)"""
+    """twins to measure: mdp (fully observable), pomdp (partially observable); gymnax's ids count as mdp"""
     num_envs: tuple[int, ...] = (64,)
     """numbers of parallel environments"""
     obs_size: int = 128
@@ -154,7 +154,7 @@ def make(env_id: str, twin: str, obs_size: int):
     """The environment and its default parameters; twin and size are for popgym_arcade's ids only."""
     if env_id not in ours():
         return gymnax.make(env_id)
-    return gymnax.make(env_id, partial_obs=twin == "partial", obs_size=obs_size)
+    return gymnax.make(env_id, partial_obs=twin == "pomdp", obs_size=obs_size)
 
 
 def random_step(env, params, num_envs: int):
@@ -314,12 +314,13 @@ def table_of_families(rows: list[Row]) -> str:
     """Frames per second of popgym_arcade's ids, a column for each difficulty and twin, or else of gymnax's ids."""
     rows = [row for row in rows if row.env_id in ours()] or rows
     difficulties = ("Easy", "Medium", "Hard")
-    columns = {(level, twin): "" for level in difficulties for twin in TWINS} | {("", "full"): "frames/s"}
+    columns = {(level, twin): "" for level in difficulties for twin in TWINS} | {("", "mdp"): "frames/s"}
     speeds: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:
         level = next((end for end in difficulties if row.env_id in ours() and row.env_id.endswith(end)), "")
         speeds.setdefault(row.env_id.removesuffix(level), {})[level, row.twin] = row.frames_per_second
-    head = [name or ", ".join((level, *([twin] if twin != "full" else []))) for (level, twin), name in columns.items()]
+    twins = {"mdp": "", "pomdp": ", partially observable"}
+    head = [name or f"{level}{twins[twin]}" for (level, twin), name in columns.items()]
     lines = [[name, *(f"{of[key]:,.0f}" if key in of else "" for key in columns)] for name, of in speeds.items()]
     means = [[of[key] for of in speeds.values() if key in of] for key in columns]
     lines.append(["geometric mean", *(f"{geometric_mean(each):,.0f}" if each else "" for each in means)])
@@ -350,7 +351,7 @@ def draw_bars(rows: list[Row], sizes: list[int]):
     kinds = [kind for kind in COLORS if kind in map(bar_kind, rows)]
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLORS[kind]) for kind in kinds]
     handles.append(plt.Line2D([], [], color="black", marker="|", linestyle="none", markersize=9))
-    names = [*kinds, "plain fill of the same bytes"]
+    names = [*(TWINS_IN_WORDS.get(kind, kind) for kind in kinds), "plain fill of the same bytes"]
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
     return figure
 
@@ -370,7 +371,7 @@ def draw_lines(rows: list[Row], sizes: list[int]):
             panel.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colors[env_id], label=env_id)
         fills = [median(row.fill_per_second for row in of_twin if row.num_envs == size) for size in sizes]
         panel.plot(sizes, fills, "k--", linewidth=1, label="plain fill of the same bytes")
-        panel.set(xscale="log", yscale="log", xlabel="environments", title=f"{twin} twin")
+        panel.set(xscale="log", yscale="log", xlabel="environments", title=TWINS_IN_WORDS[twin])
         panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
         panel.minorticks_off()
         panel.grid(alpha=0.3)
@@ -422,7 +423,7 @@ def main(args: Args) -> list[Row]:
     print(f"{'compile s':>11}{'bytes/frame':>13}{'obs bytes':>11}")
     rows = []
     for num_envs, env_id in itertools.product(args.num_envs, args.env_ids):
-        for twin in args.twins if env_id in ours() else ("full",):
+        for twin in args.twins if env_id in ours() else ("mdp",):
             rows.append(measure(env_id, twin, num_envs, args))
             print_row(rows[-1])
     if any(row.fill_fraction > 1 for row in rows):

@@ -37,6 +37,7 @@ from popgym_arcade.analysis.agents import (
     params_at,
     saved_steps,
 )
+from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.groups import groups_of
 from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of
 from popgym_arcade.analysis.intervals import interval
@@ -52,7 +53,7 @@ from popgym_arcade.baselines.scripts import executed
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "popgym_arcade" / "analysis"
 MODULES = (  # of popgym_arcade.analysis; each imports only those before it
-    *("command_line", "output", "tables", "reference_returns", "intervals", "interquartile"),
+    *("colors", "command_line", "output", "tables", "reference_returns", "intervals", "interquartile"),
     *("agents", "twins", "networks", "groups", "trajectories"),
 )
 MAX_LINES = {
@@ -106,6 +107,16 @@ def test_the_package_is_short_modules_that_import_in_one_direction():
                 assert parts[0] in ("analysis", "baselines", "environments"), f"{path} imports {name}"
             if top == "popgym_arcade" and parts[0] == "analysis":
                 assert MODULES.index(parts[1]) < MODULES.index(path.stem), f"{path} imports {name}"
+
+
+def test_a_memory_has_the_same_colour_in_every_picture():
+    memories, runs = colors_of(["GRU", "MLP", "MinGRU"]), colors_of(["pqn_mlp+none", "pqn_rnn+GRU", "pqn_rnn+MLP"])
+    assert runs["pqn_rnn+GRU"] == memories["GRU"] and runs["pqn_rnn+MLP"] == memories["MLP"]
+    assert len({*memories.values(), *runs.values()}) == 4
+    assert colors_of(["Pole, ppo_rnn, GRU, mdp"]) == {"Pole, ppo_rnn, GRU, mdp": memories["GRU"]}
+    # groups that a memory does not tell apart
+    assert colors_of(["0.1", "0.3"]) == {"0.1": "C0", "0.3": "C1"}
+    assert colors_of(["ppo_rnn+GRU", "pqn_rnn+GRU"]) == {"ppo_rnn+GRU": "C0", "pqn_rnn+GRU": "C1"}
 
 
 def test_nothing_below_imports_the_analysis():
@@ -387,8 +398,8 @@ def test_what_makes_a_group(folder, run):
     seed = dataclasses.replace(one, args=dataclasses.replace(one.args, seed=1), name="seed")
     wide = dataclasses.replace(one, saved=dataclasses.replace(one.saved, gamma=0.5), name="wide")
     assert groups_of([one, wide, seed]) == {
-        "CartPole-v1, pqn_mlp, no memory, full": [0, 2],
-        "CartPole-v1, pqn_mlp, no memory, full (wide)": [1],
+        "CartPole-v1, pqn_mlp, no memory, single": [0, 2],
+        "CartPole-v1, pqn_mlp, no memory, single (wide)": [1],
     }
     with pytest.raises(UserError, match="seed 0 of one training appears twice"):
         groups_of([one, seed, dataclasses.replace(one, name="copy")])

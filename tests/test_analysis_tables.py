@@ -54,19 +54,19 @@ def test_both_twins_are_side_by_side_and_seeds_are_put_together(tmp_path):
     rows += [evaluation(0, "pomdp", 0.5, memory="LRU")]
     several, one = lines_of(write(tmp_path / "evaluate.csv", rows))
     low, high = interval(means)
-    assert several["return on the pomdp"] == f"0.500 ({low:.3f} to {high:.3f})"
-    assert several["return on the mdp"].startswith("0.250 (")
+    assert several["return, partially observable"] == f"0.500 ({low:.3f} to {high:.3f})"
+    assert several["return, fully observable"].startswith("0.250 (")
     assert (several["seeds"], several["steps"]) == ("3", "1,000")
     assert several["each seed, on its own twin"] == "0.200, 0.400, 0.900"
-    assert (one["memory"], one["return on the pomdp"], one["return on the mdp"]) == (
+    assert (one["memory"], one["return, partially observable"], one["return, fully observable"]) == (
         "LRU",
         "0.500 (0.400 to 0.700)",
         "",
     )
-    rows += [evaluation(0, "full", 0.25, trained_env_id="CartPole-v1", trained_partial_obs="False")]
+    rows += [evaluation(0, "single", 0.25, trained_env_id="CartPole-v1", trained_partial_obs="False")]
     without_twins = lines_of(write(tmp_path / "evaluate.csv", rows))[0]
-    assert (without_twins["trained on"], without_twins["return"]) == ("full", "0.250 (0.150 to 0.450)")
-    with pytest.raises(UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, 1,000"):
+    assert (without_twins["trained on"], without_twins["return"]) == ("", "0.250 (0.150 to 0.450)")
+    with pytest.raises(UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, partially observable, 1,000"):
         lines_of(write(tmp_path / "evaluate.csv", [*rows[:3], rows[0] | {"run": "B"}]))
 
 
@@ -125,7 +125,9 @@ def test_a_memorys_seeds_and_their_shares_of_the_first_frame_are_listed(tmp_path
     assert (gru["memory"], gru["seeds"], gru["return of each"]) == ("GRU", "0", "0.00")
     assert (lru["seeds"], lru["return of each"]) == ("9, 10", "9.00, 10.00")
     assert lru["share of the first frame"] == "0.0090, 0.0100"
-    with pytest.raises(UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, pomdp, pomdp"):
+    with pytest.raises(
+        UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, partially observable, partially observable"
+    ):
         lines_of(write(tmp_path / "agents.csv", [*rows, rows[-1] | {"run": "B"}]))
 
 
@@ -207,8 +209,14 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     write(tmp_path / "gap_and_bias/gap_and_bias.csv", [gap])
     write(tmp_path / "gap_and_bias/cells.csv", [dict.fromkeys(gap_and_bias.CELL_COLUMNS, "1")])
     write(tmp_path / "gap_and_bias/missing.csv", [{"cell": "B"}])
-    write(tmp_path / "recall_density/recall_density.csv", [dict.fromkeys(recall_density.COLUMNS, "1") | AGENT])
-    write(tmp_path / "recall_density/agents.csv", [dict.fromkeys(recall_density.AGENT_COLUMNS, "1") | AGENT])
+    write(
+        tmp_path / "recall_density/recall_density.csv",
+        [dict.fromkeys(recall_density.COLUMNS, "1") | AGENT | {"twin": "mdp"}],
+    )
+    write(
+        tmp_path / "recall_density/agents.csv",
+        [dict.fromkeys(recall_density.AGENT_COLUMNS, "1") | AGENT | {"twin": "mdp"}],
+    )
     write(tmp_path / "recall_density/episodes.csv", [dict.fromkeys(recall_density.EPISODE_COLUMNS, "1")])
     (tmp_path / "saliency").mkdir()
     for name in ("A__pomdp__pqn_rnn__GRU__0__20261125-012605", "A__mdp__pqn_rnn__GRU__0__20261125-012605-2"):

@@ -155,8 +155,8 @@ def test_missing_cells_are_named_and_not_made_up(tmp_path, capsys):
 
 def test_ids_without_twins_and_runs_without_evaluation_are_left_out_in_one_line(tmp_path, capsys):
     hand_made(tmp_path / "runs")
-    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "CartPole-v1", "full", [500.0])
-    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "MemoryChain-bsuite", "full", [1.0])
+    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "CartPole-v1", "single", [500.0])
+    write_run(tmp_path / "runs", "pqn_rnn", "GRU", "MemoryChain-bsuite", "single", [1.0])
     young = write_run(tmp_path / "runs", "pqn_rnn", "LRU", "NavigatorEasy", "mdp", [])
     out = analyse(tmp_path)
     told = capsys.readouterr().out.splitlines()
@@ -195,7 +195,7 @@ def damaged(folder):
     """A folder of each kind of bad input, next to sound runs in `runs`."""
     hand_made(folder / "runs")
     twice = write_run(folder / "twice", "pqn_rnn", "GRU", "NavigatorEasy", "mdp", [0.5], time="20260102-000000")
-    write_run(folder / "vectors", "pqn_rnn", "GRU", "CartPole-v1", "full", [1.0])
+    write_run(folder / "vectors", "pqn_rnn", "GRU", "CartPole-v1", "single", [1.0])
     write_run(folder / "half", "pqn_rnn", "GRU", "NavigatorEasy", "pomdp", [1.0])
     for name in ("no_table", "torn", "binary", "columns", "no_args"):
         write_run(folder / name, "pqn_rnn", "GRU", "NavigatorEasy", "pomdp", [1.0])

@@ -185,8 +185,8 @@ def test_the_minutes_until_it_was_half_way_to_the_best_return(tmp_path):
     (row,) = lines_of(report.table_half_way(cells_of(tmp_path)))
     assert row == {
         "id": "MineSweeperEasy",
-        "GRU, mdp": gru["half way, minutes"],
-        "MLP (no memory), mdp": "not reached",
+        "GRU, fully observable": gru["half way, minutes"],
+        "MLP (no memory), fully observable": "not reached",
     }
 
 
@@ -275,7 +275,10 @@ def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
     expected = metrics.aggregate_iqm(together[0].scores[..., -1])
     assert lines[0]["interquartile mean"] == f"{expected:.3f}" and lines[0]["ids"] == "2"
     wide = lines_of(report.summary(cells))
-    assert [(line["id"], line["twin"]) for line in wide][:2] == [("CartPoleEasy", "mdp"), ("CartPoleEasy", "pomdp")]
+    assert [(line["id"], line["twin"]) for line in wide][:2] == [
+        ("CartPoleEasy", "fully observable"),
+        ("CartPoleEasy", "partially observable"),
+    ]
     assert wide[0]["GRU"].startswith(f"{first.final.mean():.3f} (") and wide[0]["best possible"] == "1.000"
 
 
@@ -284,7 +287,7 @@ def test_a_group_without_one_of_the_ids_is_not_put_together(tmp_path):
     write_run(tmp_path, "more", "LRU", [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)], "CartPoleEasy", True)
     together, left_out = report.put_together(cells_of(tmp_path))
     assert len(together) == 4 and "LRU" not in {each.group for each in together}
-    assert left_out == ["LRU, pomdp: no SkittlesEasy"]
+    assert left_out == ["LRU, partially observable: no SkittlesEasy"]
 
 
 def test_ids_that_were_trained_for_longer_count_with_their_last_evaluation(tmp_path):

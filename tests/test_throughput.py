@@ -27,7 +27,7 @@ def test_one_run_writes_a_table_and_a_picture(tmp_path, capsys):
         lines = list(csv.DictReader(file))
     assert list(lines[0]) == [field.name for field in dataclasses.fields(throughput.Row)]
     cases = [(line["env_id"], line["twin"], line["num_envs"]) for line in lines]
-    twins = [(OURS, "full"), (OURS, "partial"), ("Catch-bsuite", "full")]
+    twins = [(OURS, "mdp"), (OURS, "pomdp"), ("Catch-bsuite", "mdp")]
     assert cases == [(*twin, size) for size in ("2", "3") for twin in twins]
     assert [int(line["obs_bytes"]) for line in lines] == 2 * [128 * 128 * 3, 128 * 128 * 3, 10 * 5 * 4]
     for line in lines:
@@ -46,7 +46,7 @@ def test_one_run_writes_a_table_and_a_picture(tmp_path, capsys):
 def test_three_numbers_of_environments_are_drawn_as_lines(tmp_path):
     about = {"obs_bytes": 3, "fill_fraction": 0.5, "compile_seconds": 1.0, "bytes_per_frame": 3.0, "steps": 1}
     about |= {"repeats": 1, **throughput.machine()}
-    cases = [(OURS, "full"), (OURS, "partial"), ("Catch-bsuite", "full")]
+    cases = [(OURS, "mdp"), (OURS, "pomdp"), ("Catch-bsuite", "mdp")]
     rows = [
         throughput.Row(env_id, twin, size, frames_per_second=size * 10.0, fill_per_second=size * 20.0, **about)
         for size in (1, 16, 256)
@@ -74,19 +74,19 @@ def rows_of(speeds: dict, **more) -> list[throughput.Row]:
 
 
 def test_the_table_has_families_by_difficulty_and_twin():
-    speeds = {("TetrisEasy", "full"): 1000.0, ("TetrisHard", "partial"): 5.0, ("SkittlesEasy", "full"): 4000.0}
-    assert throughput.table(rows_of(speeds | {("Catch-bsuite", "full"): 7.0})).splitlines() == [
-        "| family | Easy | Hard, partial |",
+    speeds = {("TetrisEasy", "mdp"): 1000.0, ("TetrisHard", "pomdp"): 5.0, ("SkittlesEasy", "mdp"): 4000.0}
+    assert throughput.table(rows_of(speeds | {("Catch-bsuite", "mdp"): 7.0})).splitlines() == [
+        "| family | Easy | Hard, partially observable |",
         "|-|-|-|",
         "| Tetris | 1,000 | 5 |",
         "| Skittles | 4,000 |  |",
         "| geometric mean | 2,000 | 5 |",
     ]
-    assert "| Catch-bsuite | 7 |" in throughput.table(rows_of({("Catch-bsuite", "full"): 7.0}))
+    assert "| Catch-bsuite | 7 |" in throughput.table(rows_of({("Catch-bsuite", "mdp"): 7.0}))
 
 
 def test_the_table_of_several_numbers_of_environments_has_a_line_for_each():
-    speeds = {("TetrisEasy", "full"): 1000.0, ("TetrisHard", "full"): 4000.0}
+    speeds = {("TetrisEasy", "mdp"): 1000.0, ("TetrisHard", "mdp"): 4000.0}
     rows = rows_of(speeds) + rows_of(speeds, num_envs=1024, fill_per_second=8000.0, fill_fraction=0.25)
     assert throughput.table(rows).splitlines()[2:] == [
         "| 4 | 1,000 | 4,000 | 2,000 | 9 | 50.0% |",
@@ -129,7 +129,7 @@ def test_the_page_has_the_median_and_the_range_of_the_speeds_with_new_pictures()
 
 
 def test_the_rollout_ends_with_the_frames_of_its_states():
-    env, params = throughput.make(OURS, "partial", 128)
+    env, params = throughput.make(OURS, "pomdp", 128)
     keys = jax.random.split(jax.random.key(0), 3)
     obs, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(keys[0], 2), params)
     first = np.asarray(obs)
@@ -174,7 +174,7 @@ def test_others_are_gymnax_ids_that_need_no_download():
     [
         ({"env_ids": ("Catch-bsuit",)}, "Catch-bsuite"),
         ({"env_ids": ("???",)}, OURS),
-        ({"twins": ("half",)}, "full or partial"),
+        ({"twins": ("half",)}, "mdp or pomdp"),
         ({"twins": ()}, "--twins"),
         ({"obs_size": 127}, "128 or 256"),
         ({"num_envs": ()}, "--num-envs"),

@@ -48,9 +48,9 @@ class Agent:
 
 
 def twin_name(args: Any) -> str:
-    """The twin that these arguments play: mdp, pomdp, or full for an environment without twins."""
+    """The twin that these arguments play: mdp, pomdp, or single for an environment without twins."""
     if not is_arcade(args):
-        return "full"
+        return "single"
     return "pomdp" if args.partial_obs else "mdp"
 
 

@@ -4,6 +4,8 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+TWINS_IN_WORDS = {"mdp": "fully observable", "pomdp": "partially observable", "single": "", "": ""}
+
 
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[dict]) -> None:
     """A header, then a line per row, with empty cells for missing columns. The file is never half written."""

@@ -240,7 +240,7 @@ class ArcadeArgs(RunArgs):
 
 def run_name(args: RunArgs) -> str:
     """The beginning of a run folder's name: environment, twin, experiment, memory, seed."""
-    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "full"
+    twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "single"
     env_id, exp_name = args.env_id.replace(":", "."), args.exp_name or script_name(args)
     return f"{env_id}__{twin}__{exp_name}__{getattr(args, 'memory', 'none')}__{args.seed}"
 
