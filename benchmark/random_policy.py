@@ -43,9 +43,8 @@ def check_ids(env_ids: tuple[str, ...]) -> None:
     known = popgym_arcade.REGISTERED_ENVIRONMENTS
     for env_id in env_ids:
         if env_id not in known:
-            raise UserError(
-                f"--env-ids {env_id} is unknown: the closest are {', '.join(get_close_matches(env_id, known))}"
-            )
+            closest = ", ".join(get_close_matches(env_id, known, cutoff=0))
+            raise UserError(f"--env-ids {env_id} is unknown: the closest are {closest}")
 
 
 def play_to_the_end(env: ArcadeEnvironment, params: Any, state: Any, key: jax.Array, act: Callable) -> tuple:

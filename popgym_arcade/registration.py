@@ -15,6 +15,7 @@ from gymnax.wrappers import LegacyStepAPIWrapper
 import popgym_arcade_gymnasium
 from popgym_arcade import environments
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
+from popgym_arcade.environments.contract import check_game
 from popgym_arcade.wrappers import Wrapper
 
 _CONSTRUCTORS = {env_id: getattr(environments, env_id) for env_id in environments.__all__}
@@ -88,13 +89,16 @@ def _closest(env_id: str) -> list[str]:
 def register(env_id: str, constructor: type[ArcadeEnvironment]) -> None:
     """Add a game of your own to `make`, gymnax, Gymnasium and `REGISTERED_ENVIRONMENTS`.
 
-    Gymnasium calls "Lamps" "popgym_arcade/Lamps-v0". The training scripts look up games in `REGISTERED_ENVIRONMENTS`.
+    Gymnasium calls "Lamps" "popgym_arcade/Lamps-v0". The id is known in this process only: train on a game of your own
+    with `--env-id MODULE:CLASS`.
 
     `constructor` takes `partial_obs` and `obs_size` as every game does. Raises ValueError if the id is taken, if
-    Gymnasium rejects its form, or if `constructor` is not a subclass of `ArcadeEnvironment`.
+    Gymnasium rejects its form, or if `constructor` is not a subclass of `ArcadeEnvironment` that keeps its contract
+    (`popgym_arcade.environments.contract.check_game`).
     """
     if not (isinstance(constructor, type) and issubclass(constructor, ArcadeEnvironment)):
         raise ValueError(f"{constructor!r} is not a subclass of ArcadeEnvironment")
+    check_game(constructor)
     if env_id in _CONSTRUCTORS or env_id in gymnax.registration.registered_envs:
         raise ValueError(f"the id {env_id!r} is taken")
     try:

@@ -118,7 +118,7 @@ def test_a_run_is_complete(run):
     name, folder = run
     memory = "MinGRU" if name.endswith("rnn") else "none"
     env_id = small(name).env_id
-    assert re.fullmatch(rf"{env_id}__full__{name}__{memory}__0__\d{{8}}-\d{{6}}(-\d+)?", folder.name)
+    assert re.fullmatch(rf"{env_id}__single__{name}__{memory}__0__\d{{8}}-\d{{6}}(-\d+)?", folder.name)
     assert saved_steps(folder) == [128, 192, 256] and (folder / "curve.png").stat().st_size > 1000
     found = [(row["global_step"], row["policy"], row["env_id"], row["partial_obs"]) for row in rows(folder)]
     steps = (("0", "random"), ("128", "greedy"), ("256", "greedy"))

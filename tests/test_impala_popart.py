@@ -553,7 +553,7 @@ def test_the_program_of_several_tasks_trains_and_reports(tmp_path):
     """Rows, curves and returns of a run on two games with two seeds."""
     args = small("impala_popart", num_seeds=2, run_dir=str(tmp_path), total_timesteps=96, **EVERYTHING)
     run = impala_popart.main(args)
-    assert run.name.startswith("multi-2__full__impala_popart__MinGRU__0__")
+    assert run.name.startswith("multi-2__single__impala_popart__MinGRU__0__")
     with (run / "eval.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["policy"], row["seed"], row["task"].partition("_x")[2]) for row in rows] == [

@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 
 def test_the_folder_holds_what_it_promises(run):
-    assert re.fullmatch(r"CartPole-v1__full__pqn_mlp__none__0__\d{8}-\d{6}(-\d+)?", run.name)
+    assert re.fullmatch(r"CartPole-v1__single__pqn_mlp__none__0__\d{8}-\d{6}(-\d+)?", run.name)
     about = json.loads((run / "args.json").read_text(), parse_constant=lambda word: pytest.fail(word))
     assert about["script"] == "pqn_mlp" and about["args"]["hidden_size"] == 16 and about["device"]
     assert {"jax", "popgym-arcade", "tyro", "tensorboard"} <= set(about["versions"])

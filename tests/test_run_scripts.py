@@ -187,7 +187,7 @@ def test_a_modified_copy_outside_the_repository_trains_and_resumes(ideas, tmp_pa
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     run = only(ideas / "runs")
-    assert run.name.startswith("my_games.Coin__full__my-idea__none__0__")
+    assert run.name.startswith("my_games.Coin__single__my-idea__none__0__")
     assert {"my-idea.py", "my_games.py", "args.json", "eval.csv"} <= {path.name for path in run.iterdir()}
     broken = shutil.copytree(run, tmp_path / "broken")
     for step in (192, 256):

@@ -207,7 +207,7 @@ def test_the_script_writes_pictures_and_numbers_of_both_twins(folder, tmp_path, 
 def test_observations_that_are_not_frames(env_id, folder, tmp_path):
     run = untrained("pqn_rnn", folder, env_id=env_id)
     out = saliency.main(Args(runs=(str(run),), out=str(tmp_path / "out"), steps=5))
-    assert (out / f"{run.name}.html").exists() and (out / f"{run.name}__full__gradient.npz").exists()
+    assert (out / f"{run.name}.html").exists() and (out / f"{run.name}__single__gradient.npz").exists()
     with pytest.raises(UserError, match="blurs frames"):
         saliency.main(Args(runs=(str(run),), out=str(tmp_path / "no"), steps=5, kind=("perturbation",)))
     assert not (tmp_path / "no").exists()
@@ -218,7 +218,7 @@ def test_one_seed_of_several(folder, tmp_path):
     found = []
     for i in range(2):
         out = saliency.main(Args(runs=(str(run),), out=str(tmp_path / str(i)), steps=3, seed_index=i))
-        with np.load(out / f"{run.name}__full__gradient.npz") as saved:
+        with np.load(out / f"{run.name}__single__gradient.npz") as saved:
             found.append(saved["values"])
     assert np.abs(found[0] - found[1]).max() > 1e-3
     with pytest.raises(UserError, match="--seed-index 2"):

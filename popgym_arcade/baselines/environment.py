@@ -25,6 +25,7 @@ import popgym_arcade
 from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
+from popgym_arcade.environments.contract import check_game, check_interface
 
 MAX_INT = 2**31 - 1
 LEAST = {"max_steps_in_episode": 1, "num_levels": 0, "start_level": 0}  # smallest values of parameters
@@ -53,11 +54,26 @@ def _make_env(env_id: str, partial_obs: bool, obs_size: int, changes: tuple[str,
         raise UserError(f"--env-id {env_id} downloads its data when it is created: use another id")
     twin = {"partial_obs": partial_obs, "obs_size": obs_size} if arcade else {}
     if ":" in env_id:
-        env = environment_class(env_id)(**twin)
-        env_params = env.default_params
+        env, env_params = make_own(env_id, twin)
     else:
         env, env_params = gymnax.make(env_id, **twin)
     return env, with_changes(env_id, env_params, changes)
+
+
+def make_own(env_id: str, twin: dict) -> tuple[Environment, Any]:
+    """An environment of the class that `MODULE:CLASS` names. Raises UserError if it does not keep its contract."""
+    own = environment_class(env_id)
+    try:
+        if issubclass(own, ArcadeEnvironment):
+            check_game(own, twin["obs_size"])
+        env = own(**twin)
+        env_params = env.default_params
+        if not issubclass(own, ArcadeEnvironment):
+            check_interface(own.__name__, env, env_params)
+    except Exception as error:
+        text = str(error) if isinstance(error, ValueError) else one_line(error)
+        raise UserError(f"--env-id {env_id}: {text}") from None
+    return env, env_params
 
 
 def has_twins(env_id: str) -> bool:
@@ -66,14 +82,16 @@ def has_twins(env_id: str) -> bool:
         return issubclass(environment_class(env_id), ArcadeEnvironment)
     known = gymnax.registered_envs
     if env_id not in known:
-        close = difflib.get_close_matches(env_id, known, 3, 0.4) or sorted(known)
-        raise UserError(f"--env-id {env_id!r} is unknown: did you mean {' or '.join(close)}?")
+        close = " or ".join(difflib.get_close_matches(env_id, known, 3, 0))
+        raise UserError(f"--env-id {env_id!r} is unknown: did you mean {close}? A class of your own is MODULE:CLASS")
     return env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
 
 
 def environment_class(env_id: str) -> type[Environment]:
     """The class that `MODULE:CLASS` names, with the module on Python's path or in the working directory."""
     module_name, _, class_name = env_id.partition(":")
+    if module_name.endswith(".py"):
+        raise UserError(f"--env-id {env_id}: name the module without .py, {module_name[:-3]}:{class_name}")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:

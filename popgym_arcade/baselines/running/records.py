@@ -21,6 +21,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 from popgym_arcade.baselines.arguments import is_arcade
+from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.mirror import Mirror
 
 BEST_RETURN = 1.0  # of every popgym_arcade game, see docs/environments.md
@@ -129,7 +130,14 @@ class Records(Evaluations):
         return mean
 
     def evaluation(self, step: int, policy: str, returns: np.ndarray, lengths: np.ndarray, seconds: float) -> None:
-        """Rows of `eval.csv` for returns and lengths [S, N, episodes], a printed line, and points of the curves."""
+        """Rows of `eval.csv` for returns and lengths [S, N, episodes], a printed line, and points of the curves.
+
+        Raises:
+            UserError: if a return is NaN or infinite
+        """
+        if not np.isfinite(returns).all():
+            names = " ".join(self.args.task_names)
+            raise UserError(f"{names}: a return of the {policy} policy is not finite, so the rewards are not")
         for seed, task in np.ndindex(returns.shape[:2]):
             self.evaluations.append(
                 self.row(step, seed, task, policy, returns[seed, task], lengths[seed, task], seconds)
