@@ -333,8 +333,9 @@ def make_train(args: Args):
         rollout_step = lambda actor, _: act(state.params, actor, SAMPLE)[:2]  # noqa: E731
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         _, output = forward(network, state.params, (), actor.obs[None])
-        reward_scale = state.reward_scale.updated(rollout, args.gamma)
+        reward_scale = state.reward_scale
         if args.norm_reward:
+            reward_scale = reward_scale.updated(rollout, args.gamma)
             rollout = rollout.replace(reward=jnp.clip(rollout.reward / reward_scale.std, -10, 10))
         advantage = gae(rollout, jnp.concatenate([rollout.value[1:], output.value]), args.gamma, args.gae_lambda)
         target = advantage + rollout.value

@@ -62,6 +62,7 @@ first_seed="${1:-}" num_seeds=$#
 [[ "$SEEDS" =~ ^[0-9]+(\ [0-9]+)*$ && "$SEEDS" == "$(seq -s ' ' "$first_seed" $((first_seed + num_seeds - 1)))" ]] ||
     refuse "SEEDS=$SEEDS: use consecutive numbers, such as \"0 1 2\""
 tiny="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" # of pqn_* and ppo_*
+million="--total-timesteps 1000000 --eval-every 100000 --eval-episodes 64" # of pqn_* and ppo_* with BUDGET=cpu
 seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
 # earlier defaults, for the lists whose published results were measured with them
 before_tuning="--num-envs 32 --num-steps 32 --learning-rate 5e-4 --q-lambda 0.65 --exploration-fraction 0.4 --num-minibatches 8 --gamma 0.99"

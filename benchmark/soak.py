@@ -229,7 +229,6 @@ class Bench:
         runs, began = self.new_folder(), time.monotonic()
         training = self.begin(runs)
         training.wait_for_step(1)
-        self.startup = time.monotonic() - began  # seconds until it trains
         if training.end():
             raise RuntimeError(training.seen())
         self.duration = time.monotonic() - began

@@ -9,7 +9,7 @@ MEMORIES="${MEMORIES:-GRU MinGRU}"
 for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="$tiny" ;;
-        cpu) flags="--total-timesteps 1000000 --eval-every 100000 --eval-episodes 64 $(pqn_flags_of "$env")" ;;
+        cpu) flags="$million $(pqn_flags_of "$env")" ;;
     esac
     train pqn_mlp.py --env-id "$env" --no-partial-obs $flags $seeds
     for memory in $MEMORIES MLP; do
