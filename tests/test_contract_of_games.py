@@ -106,11 +106,11 @@ MISTAKES = {
     ),
     "float frame": (
         {"render": lambda self, state, params=None: Corridor.render(self, state) / 255.0},
-        r"render returns float32\[128, 128, 3\], not uint8\[128, 128, 3\]",
+        r"render returns float32\[128, 128, 3\], but observation_space is uint8\[128, 128, 3\]",
     ),
     "small frame": (
         {"render": lambda self, state, params=None: Corridor.render(self, state)[::2, ::2]},
-        r"render returns uint8\[64, 64, 3\], not uint8\[128, 128, 3\]",
+        r"render returns uint8\[64, 64, 3\], but observation_space is uint8\[128, 128, 3\]",
     ),
     "misspelled": (
         {"render": lambda self, state, params=None: Corridor.render(self, state) + self.colour},
@@ -135,6 +135,11 @@ def test_a_game_that_keeps_the_contract_passes():
     check_game(Corridor)
     check_game(Corridor, obs_size=256)
     check_game(popgym_arcade.environments.NavigatorEasy)
+    vectors = {
+        "render": lambda self, state, params=None: jnp.ones(3) * state.x,
+        "observation_space": lambda self, params=None: spaces.Box(0, 5, (3,), jnp.float32),
+    }
+    check_game(changed(**vectors))
 
 
 class Coin(Environment):
@@ -168,10 +173,10 @@ def test_the_interface_of_a_gymnax_environment_is_checked():
     env = Coin()
     check_interface("Coin", env, env.default_params)
     mistakes = {
-        r"Coin: reset returns an observation float32\[3\], but observation_space is float32\[2\]": {
+        r"Coin: reset returns float32\[3\], but observation_space is float32\[2\]": {
             "get_obs": lambda self, state, params=None, key=None: jnp.ones(3)
         },
-        r"Coin: reset returns an observation uint8\[2\]": {"kind": jnp.uint8},
+        r"Coin: reset returns uint8\[2\]": {"kind": jnp.uint8},
         "Coin has no method step": {"step_env": Environment.step_env},
         r"Coin: step returns a reward of shape \(2,\), not a scalar": {
             "step_env": lambda self, key, state, action, params: (

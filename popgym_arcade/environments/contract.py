@@ -37,13 +37,8 @@ def check_interface(name: str, env: Environment, params: Any) -> None:
     action = jax.eval_shape(action_space.sample, key)
     step = _traced(env, name, "step", env.step, key, state, action, params)
     _check_length(name, "step", step, ("observation", "state", "reward", "terminated", "truncated", "info"))
-    for method, found in (("reset", obs), ("step", step[0])):
-        pixels = jnp.uint8 in (found.dtype, space.dtype)  # bytes are scaled, so their dtype matters
-        if found.shape != tuple(space.shape) or (pixels and found.dtype != space.dtype):
-            wanted = f"{jnp.dtype(space.dtype)}{list(space.shape)}"
-            raise ValueError(
-                f"{name}: {method} returns an observation {_kind(found)}, but observation_space is {wanted}"
-            )
+    _check_observation(name, "reset", obs, space)
+    _check_observation(name, "step", step[0], space)
     _check_same(name, "step", state, step[1])
     _check_scalars(name, "step", {"reward": step[2], "terminated": step[3], "truncated": step[4]})
 
@@ -75,9 +70,7 @@ def _check_twin(game: type[ArcadeEnvironment], partial_obs: bool, obs_size: int)
     _check_length(name, "transition", result, ("state", "reward", "terminated"))
     _check_same(name, "transition", state, result[0])
     _check_scalars(name, "transition", {"reward": result[1], "terminated": result[2]})
-    frame = _traced(env, name, "render", env.render, state)
-    if (getattr(frame, "shape", None), getattr(frame, "dtype", None)) != ((obs_size, obs_size, 3), jnp.uint8):
-        raise ValueError(f"{name}: render returns {_kind(frame)}, not uint8[{obs_size}, {obs_size}, 3]")
+    _check_observation(name, "render", _traced(env, name, "render", env.render, state), env.observation_space(params))
 
 
 def _traced(env: Environment, name: str, method: str, function: Callable, *args: Any) -> Any:
@@ -94,6 +87,14 @@ def _check_length(name: str, method: str, result: Any, parts: tuple[str, ...]) -
     if not isinstance(result, tuple) or len(result) != len(parts):
         count = f"{len(result)} values" if isinstance(result, tuple) else "one value"
         raise ValueError(f"{name}: {method} returns {count}, not {len(parts)}: {', '.join(parts)}")
+
+
+def _check_observation(name: str, method: str, found: Any, space: Any) -> None:
+    """Shape as in the space. The dtype matters only for bytes, because networks scale them."""
+    dtype, shape = jnp.dtype(space.dtype), tuple(space.shape)
+    same = getattr(found, "dtype", None) == dtype or jnp.uint8 not in (getattr(found, "dtype", None), dtype)
+    if getattr(found, "shape", None) != shape or not same:
+        raise ValueError(f"{name}: {method} returns {_kind(found)}, but observation_space is {dtype}{list(shape)}")
 
 
 def _check_same(name: str, method: str, before: Any, after: Any) -> None:
