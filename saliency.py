@@ -30,10 +30,12 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 from tqdm import tqdm
 
-from popgym_arcade.analysis.agents import Agent, load_agents, one_seed, twin_name
+from popgym_arcade.analysis.agents import Agent, load_agents, one_seed
 from popgym_arcade.analysis.command_line import PlayArgs, Twin, launch, showcase
-from popgym_arcade.analysis.networks import action_values, network_args, other_inputs, scores_name
+from popgym_arcade.analysis.groups import title_of
+from popgym_arcade.analysis.networks import action_values, network_args, other_inputs, scores_in_words, scores_name
 from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
 from popgym_arcade.analysis.twins import in_twins, spaces_of
 from popgym_arcade.baselines.errors import UserError
@@ -350,14 +352,6 @@ def add_bar(figure: Figure, image: Any, axes: Any, label: str, **place: Any) -> 
     bar.set_label(label, fontsize=8)
 
 
-def title_of(agent: Agent) -> str:
-    """What is played, and by which agent."""
-    saved = agent.saved
-    about = saved.env_id, twin_name(saved), saved.exp_name, getattr(saved, "memory", "no memory")
-    played = "" if agent.args.env_id == saved.env_id else f"{agent.args.env_id}, by "
-    return played + " · ".join([*about, f"seed {agent.args.seed}"])
-
-
 def laid_over(picture: np.ndarray, strength: np.ndarray) -> np.ndarray:
     """uint8 [h, w, 3]: a picture in dim grey, coloured where strength[h, w], from 0 to 1, is high."""
     grey = picture.mean(axis=-1, keepdims=True) * 0.55
@@ -406,12 +400,13 @@ def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
     for line, each in zip(grid, found, strict=True):
         pictures = each.frame, both_over(each, norms), each.policy, each.value
         policy, value = (f"largest {x.max():.2g}" for x in (each.policy, each.value))
-        titles = "frame", "policy red, value blue", f"policy, {policy}", f"value, {value}"
+        scores = scores_in_words(each.agent.script)
+        titles = "frame", f"{scores} red, value blue", f"{scores}, {policy}", f"value, {value}"
         for axes, picture, style, title in zip(line, pictures, styles, titles, strict=True):
             axes.imshow(picture, **style)
             bare(axes, title)
         lag = f"{each.lag} step{'s' * (each.lag != 1)} earlier" if each.lag else "the current frame"
-        line[0].set_ylabel(f"{each.agent.twin}, step {each.at}: {lag}", fontsize=8)
+        line[0].set_ylabel(f"{TWINS_IN_WORDS[each.agent.twin]}\nstep {each.at}: {lag}".strip(), fontsize=8)
     place = {"location": "bottom", "fraction": 0.04, "pad": 0.02}
     for axes in grid.T[2:]:
         add_bar(figure, axes[0].images[0], axes, "half the squared change", **place)

@@ -5,6 +5,7 @@ from typing import Any
 
 from popgym_arcade.analysis.agents import Agent, describe, each_seed, twin_name
 from popgym_arcade.analysis.command_line import PlayArgs
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS
 from popgym_arcade.analysis.twins import load_in_twins
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.command_line import MAY_DIFFER
@@ -55,6 +56,14 @@ def check_seeds(agents: list[Agent]) -> None:
         if seeds.setdefault(agent.args.seed, agent) is not agent:
             both = f"{seeds[agent.args.seed].folder} and {agent.folder}"
             raise UserError(f"seed {agent.args.seed} of one training appears twice, in {both}: leave one out")
+
+
+def title_of(agent: Agent) -> str:
+    """A title for pictures of one agent: what is played, and by which agent."""
+    saved = agent.saved
+    about = saved.env_id, TWINS_IN_WORDS[twin_name(saved)], saved.exp_name, getattr(saved, "memory", "no memory")
+    played = "" if agent.args.env_id == saved.env_id else f"{agent.args.env_id}, by "
+    return played + " · ".join(filter(None, [*about, f"seed {agent.args.seed}"]))
 
 
 def label(agent: Agent) -> str:

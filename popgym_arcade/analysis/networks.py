@@ -29,6 +29,11 @@ def scores_name(output: Any) -> str:
     return next(name for name in ("q", "logits", "mean") if hasattr(output, name))
 
 
+def scores_in_words(script: ModuleType) -> str:
+    """What scores the actions of a script's agents: "action values" for Q networks, else "policy"."""
+    return "action values" if "q" in {field.name for field in dataclasses.fields(script.Output)} else "policy"
+
+
 def action_values(output: Any) -> jax.Array:
     """[T, B, A]: Q values, the probabilities of a policy, or the mean action of a continuous one."""
     scores = getattr(output, scores_name(output))
