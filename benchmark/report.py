@@ -416,17 +416,23 @@ def average(cells: Sequence[Cell]) -> str:
 def in_words(group: str) -> str:
     """A group as tables and legends show it: "pqn_rnn+MinGRU" is "pqn_rnn MinGRU", "pqn_mlp+none" is "pqn_mlp"."""
     parts = [part for part in group.split("+") if part != "none"] or ["none"]
-    return " ".join(f"{part} (no memory)" if part == "MLP" else part for part in parts)
+    words = {"MLP": "MLP (no memory)", "True": "yes", "False": "no"}
+    return " ".join(words.get(part, part) for part in parts)
 
 
 def by_words(by: str) -> str:
     """`--by` as tables and legends show it."""
-    return by.replace("+", ", ").replace("_", " ")
+    return by.replace("exp_name", "variant").replace("+", ", ").replace("_", " ")
 
 
 def digits(returns: np.ndarray) -> int:
     """Decimal places for returns of this size."""
     return 1 if np.abs(returns).max() >= 10 else 3
+
+
+def unbroken(text: str) -> str:
+    """The text with spaces at which a cell of a table does not wrap."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def estimate(returns: np.ndarray) -> str:
@@ -463,12 +469,12 @@ def table(cells: list[Cell], by: str) -> str:
                 in_words(cell.group),
                 str(len(final)),
                 least_to_most(lasts),
-                of_seeds(final),
+                unbroken(of_seeds(final)),
                 *([f"{iqm(final[:, None, None])[0]:.{number}f}"] if cut else []),
-                estimate(final),
+                unbroken(estimate(final)),
                 ", ".join(f"{value:.{min(number, 2)}f}" for value in final),
                 f"{cell.random:.{number}f}",
-                of_seeds(list(training.values())) if len(training) == len(final) else "",
+                unbroken(of_seeds(list(training.values()))) if len(training) == len(final) else "",
                 f"{np.median(list(speed.values())):,.0f}" if speed else "",
                 f"{max(minutes.values()):.1f}" if minutes else "",
                 half_way(cell),
@@ -480,17 +486,28 @@ def table(cells: list[Cell], by: str) -> str:
 
 
 def summary(cells: list[Cell]) -> str:
-    """Markdown: ids and twins by groups, means with intervals, next to the random policy's and the best return."""
+    """Markdown: ids by groups, means with intervals, next to the random policy's and the best return. One table for each
+    twin, with the groups that it has.
+    """
+    twins = list(dict.fromkeys(cell.twin for cell in cells))
+    tables = [summary_of_twin([cell for cell in cells if cell.twin == twin]) for twin in twins]
+    if len(twins) == 1:
+        return tables[0]
+    titles = (f"{TWINS_IN_WORDS[twin] or 'no twins'}:".capitalize() for twin in twins)
+    return "\n".join(f"{title}\n\n{table}" for title, table in zip(titles, tables, strict=True))
+
+
+def summary_of_twin(cells: list[Cell]) -> str:
+    """Markdown: the summary of one twin."""
     groups = sorted({cell.group for cell in cells})
-    found = {(cell.task, cell.twin, cell.group): cell for cell in cells}
+    found = {(cell.task, cell.group): cell for cell in cells}
     lines = []
-    for task, twin in dict.fromkeys((cell.task, cell.twin) for cell in cells):
-        there = [found.get((task, twin, group)) for group in groups]
+    for task in dict.fromkeys(cell.task for cell in cells):
+        there = [found.get((task, group)) for group in groups]
         each = [f"{iqm(c.final[:, None, None])[0]:.3f} ({estimate(c.final)})" if c else "" for c in there]
-        each = [text.replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}") for text in each]
         low, high = reference_returns()[task]
-        lines.append([task, TWINS_IN_WORDS[twin], *each, f"{low:.3f}", f"{high:.3f}"])
-    return markdown(["id", "twin", *map(in_words, groups), "random policy", "best possible"], lines)
+        lines.append([task, *map(unbroken, each), f"{low:.3f}", f"{high:.3f}"])
+    return markdown(["id", *map(in_words, groups), "random policy", "best possible"], lines)
 
 
 def table_half_way(cells: list[Cell]) -> str:
@@ -591,7 +608,7 @@ def table_together(together: list[Together], by: str) -> str:
         within = "one seed" if seeds == 1 else "{:.3f} to {:.3f}".format(*np.ravel(interval(last)))
         numbers = f"{iqm(last)[0]:.3f}", within, of_seeds(list(each.final.mean(axis=1)))
         cost = f"{each.sps:,.0f}" if each.sps else "", f"{each.took:.0f}" if each.took else ""
-        numbers = [text.replace(" ", "\N{NO-BREAK SPACE}") if text != "one seed" else text for text in numbers]
+        numbers = [unbroken(text) if text != "one seed" else text for text in numbers]
         lines.append(
             [
                 TWINS_IN_WORDS[each.twin],
@@ -640,10 +657,10 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     tasks = {task: [cell for cell in cells if cell.task == task] for task in dict.fromkeys(cell.task for cell in cells)}
     twins = sorted({cell.twin for cell in cells})
     shown = [(task, twin) for task, of_task in tasks.items() for twin in twins if twin in {c.twin for c in of_task}]
-    fills = 3 if len(twins) < 2 else 4 if len(shown) % 4 == 0 or len(shown) > 8 else 2  # both twins in one row
+    fills = 3 if len(twins) < 2 or len(shown) > 8 else 4 if len(shown) % 4 == 0 else 2  # few: both twins in one row
     columns = min(len(shown), 2 if len(shown) < 5 else fills)
     rows = -(-len(shown) // columns)
-    size = (8.5, 4) if len(shown) == 1 else (3.4 * columns + 2.2, 2.9 * rows + 0.6)
+    size = (7, 4.4) if len(shown) == 1 else (3.4 * columns + 0.4, 2.9 * rows + 1.2)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in panels[len(shown) :]:
@@ -679,8 +696,9 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
             axes.set_ylim(low, high)
     several = any("task_steps" in row for cell in cells for row in cell.rows)
     steps = "environment steps of the task" if several else "environment steps of a seed"
-    minutes = "minutes, all seeds of a process" + (", divided by the number of its tasks" if several else "")
-    figure.supxlabel(minutes if over_minutes else steps, fontsize=11)
+    minutes = "minutes, all seeds of a process" + (", by number of tasks" if several else "")
+    for axes in panels[max(0, len(shown) - columns) : len(shown)]:
+        axes.set_xlabel(minutes if over_minutes else steps)
     gap = "\n" if size[1] < 4 else " "  # a low picture needs the label in two lines
     figure.supylabel(f"greedy return,{gap}{average(cells)} and 95% interval", fontsize=11)
     if len(shown) == 1:
@@ -699,12 +717,13 @@ def from_the_start(x: np.ndarray, scores: np.ndarray, random: float) -> tuple[np
 
 
 def legend(figure, panels, title: str) -> None:
-    """One legend for all panels, next to them; the random policy and the best possible come last."""
+    """One legend for all panels, below them; the random policy and the best possible come last."""
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
     named = (label for label in lines if not label.startswith("_"))  # matplotlib's names for unlabelled lines
     labels = sorted(named, key=lambda label: (label in ("random policy", "best possible"), natural(label)))
     handles = [lines[label] for label in labels]
-    figure.legend(handles, labels, loc="outside center right", title=by_words(title))
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / 2)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=by_words(title))
 
 
 def draw_together(together: list[Together], args: Args, path: Path) -> None:
@@ -751,7 +770,7 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
     groups, twins = (sorted({getattr(cell, name) for cell in cells}) for name in ("group", "twin"))
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     row = max(0.34, 0.12 * len(groups))  # inches of an id
-    figure = Figure(figsize=(3.6 * len(twins) + 3, row * len(tasks) + 1.6), layout="constrained")
+    figure = Figure(figsize=(3.6 * len(twins) + 1.2, row * len(tasks) + 2.2), layout="constrained")
     panels = figure.subplots(1, len(twins), sharex=True, sharey=True, squeeze=False)[0]
     for axes, twin in zip(panels, twins, strict=True):
         for edge, style in ((0, "-"), (0.5, ":"), (1, "-")):
@@ -766,7 +785,7 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
             axes.plot(iqm(scores), [y], **how | {"marker": "os^Dv"[groups.index(cell.group) % 5]})
             if len(scores) > 1:
                 axes.hlines(y, *np.ravel(interval(scores)), color=how["color"], linewidth=2)
-        axes.set_title(TWINS_IN_WORDS[twin], fontsize=11)
+        axes.set_title("" if TWINS_IN_WORDS[twin] in args.title else TWINS_IN_WORDS[twin], fontsize=11)
         axes.set_xticks([0, 0.5, 1], ["random", "half way", "best"])
         axes.grid(axis="y", alpha=0.3)
     panels[0].set_yticks(range(len(tasks)), tasks)
