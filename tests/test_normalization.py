@@ -73,8 +73,9 @@ class LargeRewards(CartPole):
 @pytest.mark.parametrize("name", usually("pqn_mlp", "dqn_mlp", of=SCALED))
 def test_what_is_learned_does_not_depend_on_the_size_of_rewards(name):
     """And TensorBoard has values in the game's unit."""
-    state, sums = trained(name, small(name), 4)
-    larger_state, larger_sums = trained(name, small(name, env_id="test_normalization:LargeRewards"), 4)
+    explore = {"start_e": 1.0, "end_e": 1.0} if "qn" in name else {}  # so that rounding does not choose actions
+    state, sums = trained(name, small(name, **explore), 4)
+    larger_state, larger_sums = trained(name, small(name, env_id="test_normalization:LargeRewards", **explore), 4)
     assert float(larger_state.reward_scale.std) == pytest.approx(1024 * float(state.reward_scale.std), rel=1e-3)
     for x, y in zip(jax.tree.leaves(state.params), jax.tree.leaves(larger_state.params), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-3)
