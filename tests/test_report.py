@@ -59,7 +59,10 @@ def cells_of(folder: Path, **args) -> list[report.Cell]:
 
 def lines_of(markdown: str) -> list[dict]:
     """The lines of a table, by column."""
-    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
+    head, _, *lines = [
+        [cell.strip().replace("\N{NO-BREAK SPACE}", " ") for cell in line.strip("|").split("|")]
+        for line in markdown.splitlines()
+    ]
     return [dict(zip(head, line, strict=True)) for line in lines]
 
 
