@@ -469,12 +469,12 @@ def table(cells: list[Cell], by: str) -> str:
                 in_words(cell.group),
                 str(len(final)),
                 least_to_most(lasts),
-                unbroken(of_seeds(final)),
+                of_seeds(final),
                 *([f"{iqm(final[:, None, None])[0]:.{number}f}"] if cut else []),
-                unbroken(estimate(final)),
+                estimate(final),
                 ", ".join(f"{value:.{min(number, 2)}f}" for value in final),
                 f"{cell.random:.{number}f}",
-                unbroken(of_seeds(list(training.values()))) if len(training) == len(final) else "",
+                of_seeds(list(training.values())) if len(training) == len(final) else "",
                 f"{np.median(list(speed.values())):,.0f}" if speed else "",
                 f"{max(minutes.values()):.1f}" if minutes else "",
                 half_way(cell),
@@ -486,7 +486,7 @@ def table(cells: list[Cell], by: str) -> str:
 
 
 def summary(cells: list[Cell]) -> str:
-    """Markdown: ids by groups, means with intervals, next to the random policy's and the best return. One table for each
+    """Markdown: ids by groups, means with intervals, next to the random policy's and the best return. A table for each
     twin, with the groups that it has.
     """
     twins = list(dict.fromkeys(cell.twin for cell in cells))
