@@ -27,7 +27,7 @@ from tqdm import tqdm
 from popgym_arcade.analysis.agents import Agent
 from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
-from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, label, load_all
+from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, in_panel, label, load_all, title_of_panel
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.networks import other_inputs, scores_name
 from popgym_arcade.analysis.output import new_folder
@@ -339,9 +339,9 @@ def panels_of(rows: list[dict]) -> dict[str, dict[str, list[dict]]]:
     many, strongest = are_many(rows), max(row["strength"] for row in rows)
     panels: dict[str, dict[str, list[dict]]] = {}
     for row in rows:
-        env_id, twin, panel, line = row["env_id"], f", {row['twin']}", row["group"], f"{row['strength']:g}"
-        if many:
-            panel, line = env_id + twin, row["group"].removeprefix(f"{env_id}, ").replace(twin, "", 1)
+        panel, line = title_of_panel(row), in_panel(row)
+        if not many:
+            panel, line = f"{panel}: {line}", f"{row['strength']:g}"
         if not many or row["strength"] == strongest:
             panels.setdefault(panel, {}).setdefault(line, []).append(row)
     return panels
@@ -361,7 +361,7 @@ def draw_curves(rows: list[dict], kind: str) -> Figure:
     panels = panels_of(rows)
     measures = [name for name in MEASURES if not all(np.isnan(row[name]) for row in rows)]
     colours = colors_of(list(dict.fromkeys(itertools.chain(*panels.values()))))
-    figure = Figure(figsize=(4.6 * len(measures) + 0.9, 3.0 * len(panels) + 0.4), layout="constrained")
+    figure = Figure(figsize=(4 * len(measures), 2.4 * len(panels) + 0.9), layout="constrained")
     grid = figure.subplots(len(panels), len(measures), squeeze=False)
     for row_of_axes, (title, lines) in zip(grid, panels.items(), strict=True):
         for axes, measure in zip(row_of_axes, measures, strict=True):
@@ -374,10 +374,10 @@ def draw_curves(rows: list[dict], kind: str) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel("steps since the frame" if kind == "noise" else "steps since the last of them")
     handles = [grid[0, 0].plot([], [], colour, marker=".")[0] for colour in colours.values()]
-    title = "sigma of\nthe noise" if kind == "noise" else "frames\nshuffled"
+    title = "sigma of the noise" if kind == "noise" else "frames shuffled"
     if are_many(rows):
         title += f": {max(row['strength'] for row in rows):g}"
-    figure.legend(handles, colours, title=title, loc="outside right upper", fontsize=8)
+    figure.legend(handles, colours, title=title, loc="outside lower center", ncols=4, fontsize=9)
     return figure
 
 

@@ -408,8 +408,8 @@ def with_interval(found: Estimate) -> str:
 
 PANELS = {
     "pomdp_return": ("POMDP return", "J(f, POMDP)"),
-    "gap": ("Observability gap", "J(f, MDP) − J(f, POMDP)\nabove 0: not seeing all costs return"),
-    "bias": ("Memory bias", "J(f, MDP) − J({}, MDP)\nbelow 0: memory costs return where none is needed"),
+    "gap": ("Observability gap", "J(f, MDP) − J(f, POMDP)\nabove 0: partial observability\ncosts return"),
+    "bias": ("Memory bias", "J(f, MDP) − J({}, MDP)\nbelow 0: memory costs return\nwhere none is needed"),
 }
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito's palette
 
@@ -429,8 +429,8 @@ def order_of(study: Study, estimates: dict[Task, Estimate]) -> list[str]:
 def draw(study: Study, estimates: dict[Task, Estimate]) -> Figure:
     """Three panels side by side, aggregated over environments: a row for each memory, a colour for each algorithm."""
     memories, algorithms = order_of(study, estimates), sorted({algorithm for algorithm, _ in study.agents})
-    height = 1.9 + len(memories) * (0.14 + 0.16 * len(algorithms))
-    figure = Figure(figsize=(12, height), layout="constrained")
+    height = 2.4 + len(memories) * (0.14 + 0.16 * len(algorithms))
+    figure = Figure(figsize=(8.4, height), layout="constrained")
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for axes, (quantity, (title, formula)) in zip(panels, PANELS.items(), strict=True):
         draw_panel(axes, study, estimates, quantity, memories, algorithms)
@@ -452,7 +452,7 @@ def caption(study: Study, estimates: dict[Task, Estimate]) -> str:
     seeds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
     ids = ", ".join(study.env_ids) if len(study.env_ids) < 10 else f"{len(study.env_ids)} ids"
     points = f"Interquartile mean and 95% stratified bootstrap interval over seeds ({seeds} a cell) on {ids}."
-    return textwrap.fill(points, 150) + "\nHollow points: on some of these ids only." * hollow
+    return textwrap.fill(points, 105) + "\nHollow points: on some of these ids only." * hollow
 
 
 def draw_panel(

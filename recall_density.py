@@ -17,11 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from tqdm import tqdm
 
 from popgym_arcade.analysis.agents import Agent, describe
+from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
-from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, load_all
+from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, in_panel, load_all, title_of_panel
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.networks import action_values, network_args, other_inputs
 from popgym_arcade.analysis.output import new_folder
@@ -32,7 +34,7 @@ from popgym_arcade.baselines.scripts import script_of
 
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
 MASSES = (*THIRDS, "last_frame")
-MANY = 6  # groups of one environment that are drawn side by side
+PARTS = {"last_frame": "#3b528b", "last": "#8da0cb", "middle": "#fb8861", "first": "#b5367a"}  # colours of the bars
 COLUMNS = (
     *GROUP,
     *("agents", "episodes", "episodes_left_out", "length_mean"),
@@ -203,65 +205,51 @@ def episode_rows_of(recall: Recall) -> list[dict]:
 
 
 def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
-    """A column for each environment: above the mass of each third for every group, below the densities over time.
-
-    If an environment has more than MANY groups, each twin gets two rows of its own.
-    """
-    ids, twins = (list(dict.fromkeys(row[name] for row in rows)) for name in ("env_id", "twin"))
-    by_twin = max(sum(row["env_id"] == env_id for row in rows) for env_id in ids) > MANY
-    twins = twins if by_twin else [""]
-    panels = {(twin, env_id): [] for twin in twins for env_id in ids}
+    """A row for each environment and twin: where the gradient of each of its groups lies, as bars and as densities."""
+    panels: dict[str, list[tuple[dict, list[dict]]]] = {}
     for row, density in zip(rows, densities, strict=True):
-        panels[row["twin"] if by_twin else "", row["env_id"]].append((row, density))
-    width = max(4.2, 1.2 * max(map(len, panels.values())) + 0.8)
-    figure = Figure(figsize=(width * len(ids), 7 * len(twins)), layout="constrained")
-    grid = figure.subplots(2 * len(twins), len(ids), squeeze=False, sharey="row")
-    axes = np.stack([grid[::2].ravel(), grid[1::2].ravel()], axis=1)
-    for ((twin, env_id), found), (bars, curves) in zip(panels.items(), axes, strict=True):
-        if not found:
-            bars.set_axis_off()
-            curves.set_axis_off()
-            continue
-        bars.set_title(f"{env_id}, {twin}" if twin else env_id, fontsize=10)
-        draw_thirds(bars, [row for row, _ in found])
-        draw_densities(curves, found)
-    for bars, curves in zip(grid[::2, 0], grid[1::2, 0], strict=True):
-        bars.set_ylabel("share of the gradient\nof the last decision")
-        curves.set_ylabel("recall density")
+        panels.setdefault(title_of_panel(row), []).append((row, density))
+    colours = colors_of(list(dict.fromkeys(in_panel(row) for row in rows)))
+    heights = [max(2.2, 0.9 + 0.4 * len(found)) for found in panels.values()]
+    figure = Figure(figsize=(8, sum(heights) + 1), layout="constrained")
+    grid = figure.subplots(len(panels), 2, squeeze=False, sharex="col", height_ratios=heights)
+    for (bars, curves), (title, found) in zip(grid, panels.items(), strict=True):
+        bars.set_title(title, loc="left", fontsize=10)
+        draw_parts(bars, [row for row, _ in found])
+        draw_densities(curves, found, colours)
+    grid[-1, 0].set_xlabel("share of the gradient")
+    grid[-1, 1].set_xlabel("time of the frame, from 0 (first) to 1 (last)")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, title="frames of the")
+    lines = [Line2D([], [], color=colour, marker=".") for colour in colours.values()]
+    figure.legend(lines, colours, loc="outside lower right", fontsize=8)
     return figure
 
 
-def draw_densities(axes: Any, found: list[tuple[dict, list[dict]]]) -> None:
-    """A line with its interval for each group, given as its row and its density."""
+def draw_parts(axes: Any, rows: list[dict]) -> None:
+    """A bar of length 1 for each group, divided into the three parts of the episode and its last frame."""
+    left = np.zeros(len(rows))
+    for part, colour in PARTS.items():
+        shares = np.array([row[part] for row in rows])
+        shares -= np.array([row["last_frame"] for row in rows]) if part == "last" else 0
+        words = "last frame" if part == "last_frame" else f"{part} third" + (", others" if part == "last" else "")
+        axes.barh(range(len(rows)), shares, 0.6, left=left, color=colour, label=words)
+        left += shares
+    axes.set_yticks(range(len(rows)), [in_panel(row) for row in rows], fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+
+
+def draw_densities(axes: Any, found: list[tuple[dict, list[dict]]], colours: dict[str, str]) -> None:
+    """A line with its interval for each group, given as its row and its density. Densities of 0 are not drawn."""
     for row, density in found:
         middle = [(part["tau_low"] + part["tau_high"]) / 2 for part in density]
         low, mean, high = ([part[name] for part in density] for name in ("density_low", "density", "density_high"))
-        line = axes.plot(middle, mean, marker=".", label=row["group"].partition(", ")[2])[0]
-        axes.fill_between(middle, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel="normalised time of the frame, t / n", xlim=(0, 1))
-    axes.legend(fontsize=7)
+        colour = colours[in_panel(row)]
+        axes.plot(middle, mean, color=colour, marker=".")
+        axes.fill_between(middle, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.axhline(1, color="gray", linestyle=":", linewidth=1)
+    axes.set(yscale="log", ylabel="recall density", xlim=(0, 1), ylim=(1e-3, 20))
     axes.grid(alpha=0.3)
-
-
-def tick(row: dict) -> str:
-    """A group's label below its bars: several lines, without the environment."""
-    return row["group"].partition(", ")[2].replace(", ", "\n").replace(" (", "\n(")
-
-
-def draw_thirds(axes: Any, rows: list[dict]) -> None:
-    """Three bars with intervals for each group, the third with a mark for the last frame alone."""
-    for i, (third, (low, high)) in enumerate(THIRDS.items()):
-        places = np.arange(len(rows)) + (i - 1) * 0.27
-        means = np.array([row[third] for row in rows])
-        errors = [means - [row[f"{third}_low"] for row in rows], [row[f"{third}_high"] for row in rows] - means]
-        colour = ("#b5367a", "#fb8861", "#3b528b")[i]
-        axes.bar(places, means, 0.25, yerr=np.maximum(errors, 0), capsize=2, color=colour, label=f"{low} to {high}")
-    places = np.arange(len(rows)) + 0.27
-    axes.plot(places, [row["last_frame"] for row in rows], "wD", markeredgecolor="black", label="t = n alone")
-    axes.set_xticks(range(len(rows)), [tick(row) for row in rows], fontsize=8)
-    axes.set(ylim=(0, 1.45), yticks=np.linspace(0, 1, 6), xlim=(-0.5, len(rows) - 0.5))
-    axes.legend(title="t / n", fontsize=7, title_fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.02))
-    axes.grid(axis="y", alpha=0.3)
 
 
 # -------------------------------------------------------------------------------------------------------------- main

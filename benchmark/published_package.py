@@ -25,7 +25,7 @@ from throughput import machine
 
 from popgym_arcade import REGISTERED_ENVIRONMENTS
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.analysis.tables import markdown, write_csv
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown, write_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, Positive, check_limits
 
@@ -160,6 +160,8 @@ def measure(env_id: str, twin: str, python: str, args: Args) -> Row:
         ours = stack.enter_context(Worker(sys.executable, ROOT, env_id, twin, args.num_envs))
         if published.first["file"] == ours.first["file"]:
             raise UserError(f"--environment {args.environment}: it imports {ours.first['file']}, which is this package")
+        for worker in published, ours:
+            worker.ask(args.seconds)  # the first steps of the published Breakout take ten times as long as later ones
         speeds = [
             tuple(worker.ask(args.seconds)["frames_per_second"] for worker in (published, ours))
             for _ in range(args.repeats)
@@ -179,17 +181,18 @@ def measure(env_id: str, twin: str, python: str, args: Args) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    """A Markdown table with a line per id and twin, and the geometric means of each twin."""
-    lines = []
-    for twin in dict.fromkeys(row.twin for row in rows):
-        of_twin = [row for row in rows if row.twin == twin]
+    """A Markdown table with a line per id and twin, and the geometric means of each twin. One twin is not named."""
+    lines, twins = [], list(dict.fromkeys(row.twin for row in rows))
+    for twin in twins:
+        of_twin = sorted((row for row in rows if row.twin == twin), key=lambda row: row.env_id)
+        words = TWINS_IN_WORDS[twin] if len(twins) > 1 else ""
         lines += [
-            [row.env_id, twin, *shown(row.published, row.ours, row.factor)]
+            [row.env_id, words, *shown(row.published, row.ours, row.factor)]
             + [f"{row.published_first_call:.1f}", f"{row.ours_first_call:.1f}"]
             for row in of_twin
         ]
         means = (geometric_mean(getattr(row, name) for row in of_twin) for name in ("published", "ours", "factor"))
-        lines.append(["geometric mean", twin, *shown(*means), "", ""])
+        lines.append(["geometric mean", words, *shown(*means), "", ""])
     head = ["id", "twin", "published, frames/s", "ours, frames/s", "factor"]
     return markdown([*head, "published, first call, s", "ours, first call, s"], lines)
 
@@ -203,7 +206,7 @@ def draw(rows: list[Row], path: Path) -> None:
     """Frames per second of both packages on one logarithmic axis: a line of two dots per id, the slowest on top."""
     rows = sorted(rows, key=lambda row: row.published, reverse=True)
     several = len({row.twin for row in rows}) > 1
-    names = [row.env_id.removesuffix("Easy") + (f", {row.twin}" if several else "") for row in rows]
+    names = [row.env_id.removesuffix("Easy") + (f", {TWINS_IN_WORDS[row.twin]}" if several else "") for row in rows]
     figure, axes = plt.subplots(figsize=(7.2, 1.4 + 0.34 * len(rows)), layout="constrained")
     places = range(len(rows))
     axes.hlines(
@@ -226,8 +229,16 @@ def draw(rows: list[Row], path: Path) -> None:
     plt.close(figure)
 
 
+def write(rows: list[Row], out: Path) -> None:
+    """Writes the CSV, the table and the picture."""
+    lines = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in vars(row).items()} for row in rows]
+    write_csv(out / "published_package.csv", [field.name for field in fields(Row)], lines)
+    (out / "published_package.md").write_text(table(rows))
+    draw(rows, out / "published_package.png")
+
+
 def main(args: Args) -> None:
-    """Installs the published package if it is missing, measures every id and twin, and writes table and picture."""
+    """Installs the published package if it is missing, and measures every id and twin. Writes after each of them."""
     args = args.checked()
     python = published_python(args.environment)
     out, rows = Path(args.out), []
@@ -238,10 +249,7 @@ def main(args: Args) -> None:
             row = rows[-1]
             speeds = f"{row.published:,.0f} (published) and {row.ours:,.0f} (ours) frames/s"
             print(f"{env_id} {twin}: {speeds}, factor {row.factor:,.0f}", flush=True)
-    lines = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in vars(row).items()} for row in rows]
-    write_csv(out / "published_package.csv", [field.name for field in fields(Row)], lines)
-    (out / "published_package.md").write_text(table(rows))
-    draw(rows, out / "published_package.png")
+            write(rows, out)
     print(table(rows))
 
 

@@ -498,16 +498,19 @@ def summary(cells: list[Cell]) -> str:
 
 
 def summary_of_twin(cells: list[Cell]) -> str:
-    """Markdown: the summary of one twin."""
-    groups = sorted({cell.group for cell in cells})
-    found = {(cell.task, cell.group): cell for cell in cells}
-    lines = []
-    for task in dict.fromkeys(cell.task for cell in cells):
+    """Markdown: the summary of one twin, turned around if it has more groups than ids."""
+    groups, tasks = sorted({cell.group for cell in cells}), list(dict.fromkeys(cell.task for cell in cells))
+    found = {(cell.task, cell.group): cell.final for cell in cells}
+    table = [["id", *map(in_words, groups), "random policy", "best possible"]]
+    for task in tasks:
         there = [found.get((task, group)) for group in groups]
-        each = [f"{iqm(c.final[:, None, None])[0]:.3f} ({estimate(c.final)})" if c else "" for c in there]
+        each = ["" if final is None else f"{iqm(final[:, None, None])[0]:.3f} ({estimate(final)})" for final in there]
         low, high = reference_returns()[task]
-        lines.append([task, *map(unbroken, each), f"{low:.3f}", f"{high:.3f}"])
-    return markdown(["id", *map(in_words, groups), "random policy", "best possible"], lines)
+        table.append([task, *map(unbroken, each), f"{low:.3f}", f"{high:.3f}"])
+    if len(groups) > len(tasks):
+        table = [list(column) for column in zip(*table, strict=True)]
+        table[0][0] = "variant"
+    return markdown(table[0], table[1:])
 
 
 def table_half_way(cells: list[Cell]) -> str:
@@ -722,6 +725,7 @@ def legend(figure, panels, title: str) -> None:
     named = (label for label in lines if not label.startswith("_"))  # matplotlib's names for unlabelled lines
     labels = sorted(named, key=lambda label: (label in ("random policy", "best possible"), natural(label)))
     handles = [lines[label] for label in labels]
+    labels = [label.replace("_", " ") if title == "exp_name" else label for label in labels]
     columns = max(1, min(len(labels), int(figure.get_figwidth() / 2)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=by_words(title))
 

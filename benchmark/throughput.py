@@ -39,6 +39,7 @@ import matplotlib.pyplot as plt  # noqa: E402  (after the choice of the backend)
 TWINS = ("mdp", "pomdp")
 WANTS_A_DOWNLOAD = ("MNISTBandit-bsuite",)
 MOST_FRAMES = 131_072  # in one timed rollout: a second or two
+LEVELS = {"Easy": "o", "Medium": "s", "Hard": "^", "": "o"}  # with their marks
 COLORS = {"mdp": "#2a6fbb", "pomdp": "#e07b39", "gymnax": "#9a9a9a"}
 
 
@@ -107,7 +108,7 @@ class Row:
     env_id: str
     """id of the environment"""
     twin: str
-    """full or partial"""
+    """mdp or pomdp"""
     num_envs: int
     """parallel environments"""
     obs_bytes: int
@@ -310,15 +311,20 @@ def table_of_sizes(rows: list[Row], sizes: list[int]) -> str:
     return markdown(["environments", "least", "greatest", "geometric mean", "fill, median", "share of the fill"], lines)
 
 
+def family_and_level(env_id: str) -> tuple[str, str]:
+    """The family of an id and its level ("Easy", "Medium" or "Hard"); an id of gymnax has no level."""
+    level = next((end for end in LEVELS if end and env_id in ours() and env_id.endswith(end)), "")
+    return env_id.removesuffix(level), level
+
+
 def table_of_families(rows: list[Row]) -> str:
     """Frames per second of popgym_arcade's ids, a column for each difficulty and twin, or else of gymnax's ids."""
     rows = [row for row in rows if row.env_id in ours()] or rows
-    difficulties = ("Easy", "Medium", "Hard")
-    columns = {(level, twin): "" for level in difficulties for twin in TWINS} | {("", "mdp"): "frames/s"}
+    columns = {(level, twin): "" for level in LEVELS if level for twin in TWINS} | {("", "mdp"): "frames/s"}
     speeds: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:
-        level = next((end for end in difficulties if row.env_id in ours() and row.env_id.endswith(end)), "")
-        speeds.setdefault(row.env_id.removesuffix(level), {})[level, row.twin] = row.frames_per_second
+        family, level = family_and_level(row.env_id)
+        speeds.setdefault(family, {})[level, row.twin] = row.frames_per_second
     twins = {"mdp": "", "pomdp": ", partially observable"}
     head = [name or f"{level}{twins[twin]}" for (level, twin), name in columns.items()]
     lines = [[name, *(f"{of[key]:,.0f}" if key in of else "" for key in columns)] for name, of in speeds.items()]
@@ -328,9 +334,9 @@ def table_of_families(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Bars for one or two numbers of environments, lines over that number for more."""
+    """Dots for one or two numbers of environments, lines over that number for more."""
     sizes = sorted({row.num_envs for row in rows})
-    figure = draw_bars(rows, sizes) if len(sizes) < 3 else draw_lines(rows, sizes)
+    figure = draw_dots(rows, sizes) if len(sizes) < 3 else draw_lines(rows, sizes)
     where = rows[0].cpu if rows[0].device == "cpu" else rows[0].device
     what = f"{rows[0].cores} cores, jax {rows[0].jax}"
     figure.suptitle(f"Random actions, {where}, {what}", fontsize=9)
@@ -338,69 +344,67 @@ def draw(rows: list[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def draw_bars(rows: list[Row], sizes: list[int]):
-    """Bars of frames per second, one panel for each number of environments; a black tick marks the fill."""
-    labels = {row.env_id: f"{row.env_id}  {row.obs_bytes:,} B" for row in rows}
-    figsize = (3.2 + 4.3 * len(sizes), 1.5 + 0.34 * len(labels))
+def draw_dots(rows: list[Row], sizes: list[int]):
+    """A panel for each number of environments: a line for each family or id of gymnax, a dot for each level and twin,
+    and a black tick for the fill (the median of the line).
+    """
+    sizes_of = {family_and_level(row.env_id)[0]: row.obs_bytes for row in rows}
+    figsize = (2.8 + 4.6 * len(sizes), 1.6 + 0.22 * len(sizes_of))
     figure, panels = plt.subplots(1, len(sizes), sharey=True, squeeze=False, layout="constrained", figsize=figsize)
     for panel, size in zip(panels[0], sizes, strict=True):
-        draw_panel(panel, [row for row in rows if row.num_envs == size], list(labels))
+        draw_panel(panel, [row for row in rows if row.num_envs == size], list(sizes_of))
         panel.set_title(f"{size} environments", fontsize=10)
-    panels[0, 0].set_yticks(range(len(labels)), labels.values(), fontsize=8)
+    labels = [f"{family}  {size:,} B" for family, size in sizes_of.items()]
+    panels[0, 0].set_yticks(range(len(labels)), labels, fontsize=8)
     panels[0, 0].set_ylim(len(labels) - 0.4, -0.6)
-    kinds = [kind for kind in COLORS if kind in map(bar_kind, rows)]
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLORS[kind]) for kind in kinds]
-    handles.append(plt.Line2D([], [], color="black", marker="|", linestyle="none", markersize=9))
-    names = [*(TWINS_IN_WORDS.get(kind, kind) for kind in kinds), "plain fill of the same bytes"]
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
+    kinds = [kind for kind in COLORS if kind in map(kind_of, rows)]
+    levels = [level for level in LEVELS if level and level in {family_and_level(row.env_id)[1] for row in rows}]
+    names = {TWINS_IN_WORDS.get(kind, kind): ("o", COLORS[kind]) for kind in kinds}
+    names |= {level: (LEVELS[level], "#cccccc") for level in levels}
+    names |= {"plain fill of the same bytes": ("|", "black")}
+    handles = [plt.Line2D([], [], linestyle="", marker=mark, color=color) for mark, color in names.values()]
+    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 
-def draw_lines(rows: list[Row], sizes: list[int]):
-    """Frames per second over the number of environments, one panel for each twin; dashed: the median fill."""
-    twins = [twin for twin in TWINS if twin in {row.twin for row in rows}]
-    figsize = (1.6 + 4.4 * len(twins), 4.4)
-    figure, panels = plt.subplots(1, len(twins), sharey=True, squeeze=False, layout="constrained", figsize=figsize)
-    env_ids = list(dict.fromkeys(row.env_id for row in rows))
-    colors = {env_id: plt.get_cmap("tab20")(i % 20) for i, env_id in enumerate(env_ids)}
-    for panel, twin in zip(panels[0], twins, strict=True):
-        of_twin = [row for row in rows if row.twin == twin]
-        for env_id in dict.fromkeys(row.env_id for row in of_twin):
-            x = [row.num_envs for row in of_twin if row.env_id == env_id]
-            y = [row.frames_per_second for row in of_twin if row.env_id == env_id]
-            panel.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colors[env_id], label=env_id)
-        fills = [median(row.fill_per_second for row in of_twin if row.num_envs == size) for size in sizes]
-        panel.plot(sizes, fills, "k--", linewidth=1, label="plain fill of the same bytes")
-        panel.set(xscale="log", yscale="log", xlabel="environments", title=TWINS_IN_WORDS[twin])
-        panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        panel.minorticks_off()
-        panel.grid(alpha=0.3)
-    panels[0, 0].set_ylabel("frames per second")
-    handles, names = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", fontsize=8)
-    return figure
-
-
-def bar_kind(row: Row) -> str:
+def kind_of(row: Row) -> str:
     """The key of a row's colour: its twin, or gymnax."""
     return row.twin if row.env_id in ours() else "gymnax"
 
 
-def draw_panel(panel, rows: list[Row], env_ids: list[str]) -> None:
-    """The bars of one number of environments: a thick one, or two thin ones for two twins."""
+def draw_panel(panel, rows: list[Row], lines: list[str]) -> None:
+    """The dots of one number of environments, the fully observable twin's just above the other's."""
     for row in rows:
-        twins = [other.twin for other in rows if other.env_id == row.env_id]
-        height = 0.8 / len(twins)
-        y = env_ids.index(row.env_id) + (twins.index(row.twin) - (len(twins) - 1) / 2) * height
-        panel.barh(y, row.frames_per_second, height, color=COLORS[bar_kind(row)])
-        panel.plot(row.fill_per_second, y, "|", color="black", markersize=6)
-        label = f" {row.frames_per_second:,.0f}"
-        panel.text(row.frames_per_second, y, label, va="center_baseline", fontsize=6.5)
-    panel.set_xscale("log")
-    panel.set_xlim(left=min(row.frames_per_second for row in rows) / 3)  # so that the shortest bar is visible
-    panel.set_xlabel("frames per second")
-    panel.grid(axis="x", alpha=0.3)
+        family, level = family_and_level(row.env_id)
+        y = lines.index(family) + {"mdp": -0.16, "pomdp": 0.16, "gymnax": 0}[kind_of(row)]
+        panel.plot(row.frames_per_second, y, LEVELS[level], color=COLORS[kind_of(row)], markersize=5, alpha=0.8)
+    for y, line in enumerate(lines):
+        fills = [row.fill_per_second for row in rows if family_and_level(row.env_id)[0] == line]
+        panel.plot(median(fills), y, "|", color="black", markersize=8)
+    panel.set(xscale="log", xlabel="frames per second")
+    panel.grid(alpha=0.3)
     panel.set_axisbelow(True)
+
+
+def draw_lines(rows: list[Row], sizes: list[int]):
+    """Frames per second over the number of environments: each twin's geometric mean over the ids, in a band from the
+    slowest to the fastest of them. Dashed: the median fill.
+    """
+    figure, panel = plt.subplots(layout="constrained", figsize=(6.4, 4))
+    for kind in [kind for kind in COLORS if kind in map(kind_of, rows)]:
+        words, of_kind = TWINS_IN_WORDS.get(kind, kind), [row for row in rows if kind_of(row) == kind]
+        speeds = [[row.frames_per_second for row in of_kind if row.num_envs == size] for size in sizes]
+        panel.plot(sizes, list(map(geometric_mean, speeds)), "o-", color=COLORS[kind], label=words)
+        slowest, fastest = list(map(min, speeds)), list(map(max, speeds))
+        panel.fill_between(sizes, slowest, fastest, color=COLORS[kind], alpha=0.2, linewidth=0)
+    fills = [median(row.fill_per_second for row in rows if row.num_envs == size) for size in sizes]
+    panel.plot(sizes, fills, "k--", linewidth=1, label="plain fill of the same bytes")
+    panel.set(xscale="log", yscale="log", xlabel="environments", ylabel="frames per second")
+    panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    panel.minorticks_off()
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=9)
+    return figure
 
 
 def print_row(row: Row) -> None:

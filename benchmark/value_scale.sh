@@ -11,11 +11,11 @@ for env in $ENVS; do
     common="--env-id $env --no-partial-obs $(smoke_or 100000) --eval-every 20000 --eval-episodes 64 --checkpoint-every 0 $seeds"
     flags="$common --no-norm-reward"
     for size in 0.01 1 30; do
-        variant pqn_mlp.py "random_x$size" "$random_head" "s/ reward=reward,/ reward=$size * reward,/"
-        variant pqn_mlp.py "zero_x$size" "s/ reward=reward,/ reward=$size * reward,/"
+        variant pqn_mlp.py "random_head_x$size" "$random_head" "s/ reward=reward,/ reward=$size * reward,/"
+        variant pqn_mlp.py "zero_head_x$size" "s/ reward=reward,/ reward=$size * reward,/"
     done
     flags="$common"
-    variant pqn_mlp.py random_norm "$random_head"
-    train pqn_mlp.py --exp-name zero_norm $common
+    variant pqn_mlp.py random_head_normalised "$random_head"
+    train pqn_mlp.py --exp-name zero_head_normalised $common
 done
 report value_scale "pqn_mlp.py, fully observable" --by exp_name

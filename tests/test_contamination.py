@@ -220,8 +220,11 @@ def test_the_script_writes_tables_and_pictures(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("memories", "panels"),
     [
-        ("abc", {f"X, {memory}, {twin}": {"0.3", "1"} for memory in "abc" for twin in ("mdp", "pomdp")}),
-        ("abcd", {"X, mdp": set("abcd"), "X, pomdp": set("abcd")}),
+        (
+            "abc",
+            {f"X, {twin} observable: {memory}": {"0.3", "1"} for memory in "abc" for twin in ("fully", "partially")},
+        ),
+        ("abcd", {"X, fully observable": set("abcd"), "X, partially observable": set("abcd")}),
     ],
 )
 def test_with_many_groups_a_panel_has_a_line_for_each_agent(memories, panels):

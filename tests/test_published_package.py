@@ -1,8 +1,10 @@
 """benchmark/published_package.py: flags, workers and table. The published package itself is not installed."""
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 
@@ -11,6 +13,7 @@ sys.path.insert(0, str(ROOT / "benchmark"))
 import published_package  # noqa: E402
 from published_package import Args, Row, Worker, measure, published_python, table  # noqa: E402
 
+from popgym_arcade.analysis.tables import read_csv  # noqa: E402
 from popgym_arcade.baselines.errors import UserError  # noqa: E402
 
 
@@ -90,12 +93,13 @@ def test_the_table_has_the_factor_of_every_id_and_geometric_means(tmp_path):
     ]
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table(rows).splitlines()[2:]]
     assert lines == [
-        ["TetrisEasy", "mdp", "100", "1,000", "10", "17.0", "1.3"],
-        ["BreakoutEasy", "mdp", "10", "10,000", "1,000", "17.0", "1.3"],
-        ["geometric mean", "mdp", "32", "3,162", "100", "", ""],
-        ["TetrisEasy", "pomdp", "50", "100", "2", "17.0", "1.3"],
-        ["geometric mean", "pomdp", "50", "100", "2", "", ""],
+        ["BreakoutEasy", "fully observable", "10", "10,000", "1,000", "17.0", "1.3"],
+        ["TetrisEasy", "fully observable", "100", "1,000", "10", "17.0", "1.3"],
+        ["geometric mean", "fully observable", "32", "3,162", "100", "", ""],
+        ["TetrisEasy", "partially observable", "50", "100", "2", "17.0", "1.3"],
+        ["geometric mean", "partially observable", "50", "100", "2", "", ""],
     ]
+    assert " twin " not in table(rows[:2])
 
 
 def test_everything_is_written(tmp_path, monkeypatch):
@@ -107,3 +111,17 @@ def test_everything_is_written(tmp_path, monkeypatch):
     assert len(lines) == 1 + 20 and lines[1].startswith("AutoEncodeEasy,mdp,64,100,1000,10,17.04,1.26,5,a CPU,2,cpu,")
     assert (tmp_path / "published_package.png").stat().st_size > 10_000
     assert (tmp_path / "published_package.md").read_text().count("\n") == 2 + 22
+
+
+def test_the_pages_have_the_measured_factors():
+    folder = ROOT / "docs/figures/published_package"
+    lines = read_csv(folder / "published_package.csv")
+    rows = [Row(**{field.name: field.type(line[field.name]) for field in dataclasses.fields(Row)}) for line in lines]
+    assert sorted(row.env_id for row in rows) == sorted(published_package.EASY)
+    assert (folder / "published_package.md").read_text() == table(rows)
+    ours, published, factors = ([getattr(row, name) for row in rows] for name in ("ours", "published", "factor"))
+    readme, page = ((ROOT / name).read_text().replace("\n", " ") for name in ("README.md", "docs/throughput.md"))
+    factor = f"{min(factors):,.0f} to {max(factors):,.0f} times as fast"
+    assert factor in readme and factor in page and f"the geometric mean is {geometric_mean(factors):,.0f}" in page
+    for speeds in ours, published:
+        assert f"at {min(speeds):,.0f} to {max(speeds):,.0f}" in readme

@@ -12,6 +12,7 @@ from untrained_agents import agent_in, bold, untrained
 import evaluate
 import recall_density
 import saliency
+from popgym_arcade.analysis.groups import in_panel
 from popgym_arcade.analysis.trajectories import record
 from popgym_arcade.baselines.errors import UserError
 from recall_density import Args, Recall
@@ -165,20 +166,38 @@ def test_the_script_compares_memories(folder, tmp_path, capsys):
     assert "MinGRU" in table and str(out) in table
 
 
-@pytest.mark.parametrize(("memories", "titles"), [("abc", ["X", "Y"]), ("abcd", ["X, mdp", "Y, mdp", "X, pomdp", ""])])
-def test_many_groups_of_an_id_are_drawn_by_twin(memories, titles):
+def test_the_picture_has_a_row_for_each_environment_and_twin():
+    shares = {"first": 0.1, "middle": 0.2, "last": 0.7, "last_frame": 0.4}
     rows = [
-        {"env_id": env_id, "twin": twin, "group": f"{env_id}, {memory}, {twin}"}
-        | {f"{mass}{what}": 0.5 for mass in recall_density.MASSES for what in ("", "_low", "_high")}
-        for env_id, twin in (("X", "mdp"), ("X", "pomdp"), ("Y", "mdp"))
-        for memory in memories
+        {"env_id": env_id, "twin": twin, "group": f"{env_id}, pqn_rnn, {memory}, {twin}"} | shares
+        for env_id, twin in (("X", "mdp"), ("X", "pomdp"), ("Y", "single"))
+        for memory in ("GRU", "LRU")
     ]
     part = {"tau_low": 0.0, "tau_high": 1.0, "density": 1.0, "density_low": 0.5, "density_high": 2.0}
     figure = recall_density.draw(rows, [[part]] * len(rows))
-    above = [axes for i, axes in enumerate(figure.axes) if i // 2 % 2 == 0]  # two ids
-    assert [axes.get_title() for axes in above] == titles
-    curves = [axes for i, axes in enumerate(figure.axes) if i // 2 % 2 == 1]
-    assert sum(len(axes.lines) for axes in curves) == len(rows)
+    titles = ["X, fully observable", "X, partially observable", "Y"]
+    assert [axes.get_title("left") for axes in figure.axes[::2]] == titles
+    for bars, curves in zip(figure.axes[::2], figure.axes[1::2], strict=True):
+        of_gru = [bar.get_bbox() for bar in bars.patches[::2]]  # each part has a bar for GRU and one for LRU
+        np.testing.assert_allclose([bar.x0 for bar in of_gru], [0, 0.4, 0.7, 0.9])
+        np.testing.assert_allclose([bar.width for bar in of_gru], [0.4, 0.3, 0.2, 0.1])
+        assert [text.get_text() for text in bars.get_yticklabels()] == ["pqn_rnn, GRU", "pqn_rnn, LRU"]
+        assert len(curves.lines) == 3  # two groups and the density of a gradient that is the same everywhere
+    parts, groups = ([text.get_text() for text in legend.get_texts()] for legend in figure.legends)
+    assert parts == ["last frame", "last third, others", "middle third", "first third"]
+    assert groups == ["pqn_rnn, GRU", "pqn_rnn, LRU"]
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ("X, pqn_rnn, GRU, pomdp (trained on X mdp)", "pqn_rnn, GRU (trained on X, fully observable)"),
+        ("X, pqn_rnn, GRU, pomdp (trained on Y single)", "pqn_rnn, GRU (trained on Y)"),
+        ("X, pqn_rnn, GRU, pomdp (a_run)", "pqn_rnn, GRU (a_run)"),
+    ],
+)
+def test_a_label_in_a_panel_does_not_repeat_the_panel(group, words):
+    assert in_panel({"group": group, "env_id": "X", "twin": "pomdp"}) == words
 
 
 @pytest.mark.parametrize(("changes", "words"), [({"episodes": 0}, "--episodes 0"), ({"bins": 0}, "--bins 0")])

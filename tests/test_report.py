@@ -283,6 +283,15 @@ def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
     assert wide[0]["GRU"].startswith(f"{first.final.mean():.3f} (") and wide[0]["best possible"] == "1.000"
 
 
+def test_a_summary_with_more_groups_than_ids_has_a_line_for_each_group(tmp_path):
+    for number, memory in enumerate(("GRU", "LRU", "MinGRU")):
+        returns = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.25 * number)]
+        write_run(tmp_path, memory, memory, returns, "CartPoleEasy", True)
+    lines = lines_of(report.summary(cells_of(tmp_path)))
+    assert [line["variant"] for line in lines] == ["GRU", "LRU", "MinGRU", "random policy", "best possible"]
+    assert [line["CartPoleEasy"][:5] for line in lines] == ["0.000", "0.250", "0.500", "0.136", "1.000"]
+
+
 def test_a_group_without_one_of_the_ids_is_not_put_together(tmp_path):
     both_twins(tmp_path)
     write_run(tmp_path, "more", "LRU", [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)], "CartPoleEasy", True)

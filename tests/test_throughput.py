@@ -52,16 +52,30 @@ def test_three_numbers_of_environments_are_drawn_as_lines(tmp_path):
         for size in (1, 16, 256)
         for env_id, twin in cases
     ]
-    figure = throughput.draw_lines(rows, [1, 16, 256])
-    full, partial = figure.axes
-    assert [line.get_label() for line in full.lines] == [OURS, "Catch-bsuite", "plain fill of the same bytes"]
-    assert list(partial.lines[0].get_ydata()) == [10, 160, 2560] and list(partial.lines[1].get_ydata()) == [
-        20,
-        320,
-        5120,
-    ]
+    lines = {
+        line.get_label(): list(line.get_ydata()) for line in throughput.draw_lines(rows, [1, 16, 256]).axes[0].lines
+    }
+    assert lines == {
+        "fully observable": pytest.approx([10, 160, 2560]),
+        "partially observable": pytest.approx([10, 160, 2560]),
+        "gymnax": pytest.approx([10, 160, 2560]),
+        "plain fill of the same bytes": [20, 320, 5120],
+    }
     throughput.draw(rows, tmp_path / "lines.png")
     assert (tmp_path / "lines.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_dots_are_at_the_speeds_of_their_family():
+    speeds = {
+        ("TetrisEasy", "mdp"): 10,
+        ("TetrisHard", "mdp"): 20,
+        ("TetrisHard", "pomdp"): 30,
+        ("Catch-bsuite", "mdp"): 40,
+    }
+    panel = throughput.draw_dots(rows_of(speeds), [4]).axes[0]
+    dots = [(line.get_marker(), line.get_xdata()[0], round(line.get_ydata()[0])) for line in panel.lines]
+    assert dots == [("o", 10, 0), ("^", 20, 0), ("^", 30, 0), ("o", 40, 1), ("|", 9, 0), ("|", 9, 1)]
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["Tetris  3 B", "Catch-bsuite  3 B"]
 
 
 def rows_of(speeds: dict, **more) -> list[throughput.Row]:

@@ -1,6 +1,7 @@
 """Agents that differ only in their seed, as one group in tables and pictures."""
 
 import dataclasses
+import re
 from typing import Any
 
 from popgym_arcade.analysis.agents import Agent, describe, each_seed, twin_name
@@ -72,6 +73,17 @@ def label(agent: Agent) -> str:
     words = f"{agent.args.env_id}, {agent.saved.exp_name}, {memory}, {agent.twin}"
     elsewhere = (agent.saved.env_id, trained) != (agent.args.env_id, agent.twin)
     return words + (f" (trained on {agent.saved.env_id} {trained})" if elsewhere else "")
+
+
+def title_of_panel(row: dict[str, Any]) -> str:
+    """A title for a panel of the groups that play one environment, from the row of one of them."""
+    return ", ".join(filter(None, [row["env_id"], TWINS_IN_WORDS[row["twin"]]]))
+
+
+def in_panel(row: dict[str, Any]) -> str:
+    """A group's label in such a panel: without the environment and the twin that it plays."""
+    words = row["group"].removeprefix(f"{row['env_id']}, ").replace(f", {row['twin']}", "", 1)
+    return re.sub(r" (mdp|pomdp|single)\)$", lambda found: f", {TWINS_IN_WORDS[found[1]]})".replace(", )", ")"), words)
 
 
 def about_group(group: str, agent: Agent) -> dict[str, Any]:
