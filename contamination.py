@@ -40,9 +40,9 @@ from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = {
-    "relative_values": "change of Q - mean Q (L2)",
-    "kl": "KL(untouched policy || changed)",
-    "flips": "share of greedy actions that change",
+    "relative_values": "change of Q − mean Q",
+    "kl": "KL(unchanged policy || changed)",
+    "flips": "greedy actions changed",
 }
 COLUMNS = (
     *GROUP,

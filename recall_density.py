@@ -211,7 +211,7 @@ def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
         panels.setdefault(title_of_panel(row), []).append((row, density))
     colours = colors_of(list(dict.fromkeys(in_panel(row) for row in rows)))
     heights = [max(2.2, 0.9 + 0.4 * len(found)) for found in panels.values()]
-    figure = Figure(figsize=(8, sum(heights) + 1), layout="constrained")
+    figure = Figure(figsize=(8, sum(heights) + 0.6), layout="constrained")
     grid = figure.subplots(len(panels), 2, squeeze=False, sharex="col", height_ratios=heights)
     for (bars, curves), (title, found) in zip(grid, panels.items(), strict=True):
         bars.set_title(title, loc="left", fontsize=10)
@@ -219,9 +219,9 @@ def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
         draw_densities(curves, found, colours)
     grid[-1, 0].set_xlabel("share of the gradient")
     grid[-1, 1].set_xlabel("time of the frame, from 0 (first) to 1 (last)")
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, title="frames of the")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     lines = [Line2D([], [], color=colour, marker=".") for colour in colours.values()]
-    figure.legend(lines, colours, loc="outside lower right", fontsize=8)
+    grid[0, 1].legend(lines, colours, loc="upper left", fontsize=8)
     return figure
 
 

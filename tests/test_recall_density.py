@@ -183,7 +183,8 @@ def test_the_picture_has_a_row_for_each_environment_and_twin():
         np.testing.assert_allclose([bar.width for bar in of_gru], [0.4, 0.3, 0.2, 0.1])
         assert [text.get_text() for text in bars.get_yticklabels()] == ["pqn_rnn, GRU", "pqn_rnn, LRU"]
         assert len(curves.lines) == 3  # two groups and the density of a gradient that is the same everywhere
-    parts, groups = ([text.get_text() for text in legend.get_texts()] for legend in figure.legends)
+    legends = figure.legends[0], figure.axes[1].get_legend()
+    parts, groups = ([text.get_text() for text in legend.get_texts()] for legend in legends)
     assert parts == ["last frame", "last third, others", "middle third", "first third"]
     assert groups == ["pqn_rnn, GRU", "pqn_rnn, LRU"]
 
