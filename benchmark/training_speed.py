@@ -35,6 +35,8 @@ import numpy as np
 from command_line import read_args
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from popgym_arcade.analysis import tables
+
 ROOT = Path(__file__).parent.parent
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}  # --device: what JAX calls it
 ALL_SCRIPTS = (
@@ -428,6 +430,7 @@ STUDIES = {
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
+UNITS = {"mb": "MB", "sps": "steps/s", "gflops": "GFLOP/s", "mflop": "MFLOP"}
 MACHINE_COLUMNS = ("cores", "machine", "cpu", "python", "jax", "device")
 
 
@@ -472,14 +475,23 @@ def markdown(path: Path) -> str:
         return "Not measured yet.\n"
     rows = read_table(path)
     columns = [name for name in rows[0] if name not in MACHINE_COLUMNS]
-    lines = [f"| {' | '.join(name.replace('_', ' ') for name in columns)} |", "|" + "-|" * len(columns)]
-    lines += [f"| {' | '.join(cell(row[name]) for name in columns)} |" for row in rows]
-    return "\n".join(lines) + f"\n\n{measured_on(rows[0])}\n"
+    table = tables.markdown([*map(heading, columns)], [[cell(row[name]) for name in columns] for row in rows])
+    return f"{table}\n{measured_on(rows[0])}\n"
+
+
+def heading(name: str) -> str:
+    """The name of a column in words, with units as they are usually written."""
+    words = name.replace("_", " ").replace("steps per second", "steps/s").replace("bytes a step", "bytes/step")
+    return " ".join(UNITS.get(word, word) for word in words.split())
 
 
 def cell(text: str) -> str:
-    """A value of a table, with commas in whole numbers of a thousand or more."""
-    return f"{int(text):,}" if text.isdigit() else text.replace("|", "\\|")
+    """A value of a table: a number of 100 or more is whole, with commas."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text.replace("|", "\\|")
+    return f"{number:,.0f}" if abs(number) >= 100 else text
 
 
 def measured_on(row: dict) -> str:

@@ -292,13 +292,13 @@ def test_the_page_has_the_parts_of_an_update():
 
 
 def test_a_table_is_filled_in_repeatedly(tmp_path):
-    training_speed.write_table(tmp_path / "gpu/target.csv", [{"wall_seconds": 170.5, "steps": 10000000}])
+    training_speed.write_table(tmp_path / "gpu/target.csv", [{"wall_seconds": 70.5, "peak_memory_mb": 170.5, "steps": 10000000, "bfloat16_gflops": ""}])
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- table: gpu/target -->\n<!-- end -->\nb\n<!-- table: parts -->\nold\n<!-- end -->\nc\n")
     args = dataclasses.replace(TINY, docs=str(page), out=str(tmp_path))
     assert training_speed.main(args)
     once = page.read_text()
-    assert "| wall seconds | steps |\n|-|-|\n| 170.5 | 10,000,000 |\n\nMeasured on " in once
+    assert "| wall seconds | peak memory MB | steps |\n|-|-|-|\n| 70.5 | 170 | 10,000,000 |\n\nMeasured on " in once
     assert "Not measured yet." in once and "old" not in once and once.startswith("a\n") and once.endswith("\nc\n")
     assert training_speed.main(args) and page.read_text() == once
 
