@@ -70,8 +70,10 @@ ppo_before_tuning="--learning-rate 2.5e-4 --gamma 0.99 --gae-lambda 0.95"
 
 # Exceptions to PQN's defaults: Navigator is not learned with them (docs/pqn_mlp.md#why-navigator-is-hard), and the two
 # CartPole games, which pay for every step until the pole falls, are learned sooner with a longer horizon (same page).
-pqn_flags_of() { # id -> flags
+# AutoEncode is still learning after a million steps.
+pqn_flags_of() { # id -> flags, for BUDGET=cpu
     case "$1" in
+        AutoEncode*) echo "--total-timesteps 2000000" ;;
         Navigator*) echo "--exploration-fraction 1 --update-epochs 4 --learning-rate 5e-4" ;;
         CartPole* | NoisyCartPole*) echo "--gamma 0.99" ;;
     esac
