@@ -16,4 +16,4 @@ for env in $ENVS; do
         train pqn_rnn.py --env-id "$env" --partial-obs --memory "$memory" $flags $seeds
     done
 done
-report benchmark "Ten games, 1,000,000 steps" --by script+memory --training
+report benchmark "Ten games" --by script+memory --training
