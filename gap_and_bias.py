@@ -407,9 +407,9 @@ def with_interval(found: Estimate) -> str:
 
 
 PANELS = {
-    "pomdp_return": ("POMDP return", "J(f, POMDP)"),
-    "gap": ("Observability gap", "J(f, MDP) − J(f, POMDP)\nabove 0: partial observability\ncosts return"),
-    "bias": ("Memory bias", "J(f, MDP) − J({}, MDP)\nbelow 0: memory costs return\nwhere none is needed"),
+    "pomdp_return": ("POMDP return", "return,\npartially observable"),
+    "gap": ("Observability gap", "return, fully minus\npartially observable\n(above 0: hiding costs return)"),
+    "bias": ("Memory bias", "return, fully observable,\nminus that of {}\n(below 0: memory costs return)"),
 }
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito's palette
 
@@ -438,8 +438,9 @@ def draw(study: Study, estimates: dict[Task, Estimate]) -> Figure:
         axes.set_xlabel(formula.format("no memory" if study.no_memory == "none" else study.no_memory))
     panels[0].set_yticks(range(len(memories)), memories)
     panels[0].set_ylim(len(memories) - 0.5, -0.5)
-    handles = [panels[0].plot([], [], "o-", color=COLORS[i % len(COLORS)])[0] for i in range(len(algorithms))]
-    figure.legend(handles, algorithms, loc="outside upper center", ncols=len(algorithms), frameon=False)
+    if len(algorithms) > 1:
+        handles = [panels[0].plot([], [], "o-", color=COLORS[i % len(COLORS)])[0] for i in range(len(algorithms))]
+        figure.legend(handles, algorithms, loc="outside upper center", ncols=len(algorithms), frameon=False)
     figure.supxlabel(caption(study, estimates), fontsize=9, color="0.3")
     return figure
 
@@ -475,7 +476,7 @@ def draw_panel(
         task, value = found.get((algorithm, memory, quantity), (None, None))
         note = remark(study, (algorithm, memory), quantity, task)
         at = axes.get_yaxis_transform()  # x in units of the panel
-        axes.text(1.01, y, note, transform=at, fontsize=7, va="center", color="0.4" if len(algorithms) == 1 else color)
+        axes.text(1.01, y, note, transform=at, fontsize=8, va="center", color="0.4" if len(algorithms) == 1 else color)
         if task is None:
             continue
         if value.low is not None:

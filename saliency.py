@@ -64,7 +64,7 @@ class Args(PlayArgs):
     """steps of the episode, from its first; fewer if it ends earlier"""
     seed: NonNegativeInt = 0
     """seed of the episode"""
-    columns: Annotated[int, Range(2, 20)] = 8
+    columns: Annotated[int, Range(2, 20)] = 6
     """steps shown in the pictures, the first and the last included"""
     at: NonNegativeInt | None = None
     """perturbation: step whose decision is explained; None: the last"""
@@ -297,11 +297,11 @@ def spread(steps: int, columns: int) -> list[int]:
     return sorted({round(t) for t in np.linspace(0, steps - 1, min(columns, steps))})
 
 
-def recent(steps: int, columns: int) -> list[int]:
-    """At most `columns` of `steps` steps: half of them the last ones, the others spread over the steps before."""
-    last = min(-(-columns // 2), steps)
-    before = spread(steps - last, columns - last) if steps > last else []
-    return [*before, *range(steps - last, steps)]
+def telling(shares: np.ndarray, columns: int) -> list[int]:
+    """At most `columns` steps of the shares [T]: half of them the last ones, the others those with the most before."""
+    last = min(-(-columns // 2), len(shares))
+    before = np.argsort(-shares[: len(shares) - last], kind="stable")[: columns - last]
+    return [*sorted(before.tolist()), *range(len(shares) - last, len(shares))]
 
 
 def colour_scale(maps: list[np.ndarray]) -> PowerNorm:
@@ -319,8 +319,10 @@ def bare(axes: Any, title: str = "", side: str = "") -> None:
 
 def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> Figure:
     """Frames above maps, columns t, for some n or only the last; one twin above the other, one colour bar for all."""
-    choose = recent if last_only else spread
-    shown = [(each, map_pictures(each), choose(len(each.obs), columns)) for each in found]
+    shown = []
+    for each in found:
+        steps = telling(each.shares[-1], columns) if last_only else spread(len(each.obs), columns)
+        shown.append((each, map_pictures(each), steps))
     norm = colour_scale([maps[np.ix_(steps[-1:] if last_only else steps, steps)] for _, maps, steps in shown])
     rows = [(each, maps, steps, n) for each, maps, steps in shown for n in [None, *steps[-1 if last_only else 0 :]]]
     width = max(len(steps) for *_, steps in shown)
@@ -329,17 +331,17 @@ def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> F
     for axes in grid.flat:
         axes.axis("off")
     for line, (each, maps, steps, n) in zip(grid, rows, strict=True):
-        pictures, name = pictures_of(each.obs), each.agent.twin
+        pictures, name = pictures_of(each.obs), TWINS_IN_WORDS[each.agent.twin].replace(" ", "\n")
         for axes, t in zip(line, steps, strict=False):
             if n is not None and t > n:
                 continue
             axes.axis("on")
             if n is None:
                 axes.imshow(pictures[t])
-                bare(axes, f"t = {t}", name if t == 0 else "")
+                bare(axes, f"step {t}", name if axes is line[0] else "")
                 continue
             image = axes.imshow(maps[n, t], cmap="inferno", norm=norm)
-            bare(axes, f"{each.shares[n, t]:.1%}", f"n = {n}" if t == 0 else "")
+            bare(axes, f"{each.shares[n, t]:.1%}", f"decision at\nstep {n}" if axes is line[0] else "")
     add_bar(figure, image, grid, "squared gradient, all actions and colours", fraction=0.03, pad=0.01)
     figure.suptitle(title_of(found[0].agent), fontsize=10)
     return figure
@@ -378,11 +380,11 @@ def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
         draw = ImageDraw.Draw(image)
         for row, (each, pictures, maps) in enumerate(shown):
             top, norm = row * (side + head), colour_scale([maps[n, : n + 1]])
-            draw.text((2, top + 2), f"{each.agent.twin}: n = {n}", "black", font)
+            draw.text((2, top + 2), f"{TWINS_IN_WORDS[each.agent.twin].split(' ')[0]} step {n}".strip(), "black", font)
             image.paste(enlarged(pictures[n], side), (0, top + head))
-            for column, t in enumerate(recent(n + 1, columns), 1):
+            for column, t in enumerate(telling(each.shares[n, : n + 1], columns), 1):
                 left = column * (side + 6)
-                draw.text((left + 2, top + 2), f"t = {t}: {each.shares[n, t]:.0%}", "black", font)
+                draw.text((left + 2, top + 2), f"step {t}: {each.shares[n, t]:.0%}", "black", font)
                 over = laid_over(pictures[t], np.asarray(norm(maps[n, t])))
                 image.paste(enlarged(over, side), (left, top + head))
         images.append(image)

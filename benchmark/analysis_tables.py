@@ -71,6 +71,11 @@ def agent_of(row: dict) -> dict[str, str]:
     return about | {"trained on": TWINS_IN_WORDS[own_twin(row)]}
 
 
+def played_on(row: dict) -> dict[str, str]:
+    """The twin that the agent of a row plays, or nothing if that is the one it was trained on."""
+    return {"played on": "" if row["twin"] == own_twin(row) else TWINS_IN_WORDS[row["twin"]]}
+
+
 def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, list[dict]]]:
     """The rows grouped by key, in the order of the keys."""
     found: dict[tuple, list[dict]] = {}
@@ -112,14 +117,14 @@ def density_of_thirds(rows: list[dict]) -> list[dict]:
     lines = []
     for row in sorted(rows, key=lambda row: (*agent_of(row).values(), row["twin"])):
         shown = {head: between(*(row[name + what] for what in ("", "_low", "_high"))) for name, head in heads.items()}
-        lines.append(agent_of(row) | {"played on": TWINS_IN_WORDS[row["twin"]], "seeds": row["agents"]} | shown)
+        lines.append(agent_of(row) | played_on(row) | {"seeds": row["agents"]} | shown)
     return lines
 
 
 def first_frame_by_seed(rows: list[dict]) -> list[dict]:
     """From recall_density.py's agents.csv: each seed's return, and the share of the first frame."""
     lines = []
-    for about, of_group in grouped(rows, lambda row: agent_of(row) | {"played on": TWINS_IN_WORDS[row["twin"]]}):
+    for about, of_group in grouped(rows, lambda row: agent_of(row) | played_on(row)):
         of_group = sorted(of_group, key=lambda row: int(row["seed"]))
         seeds = [row["seed"] for row in of_group]
         if len(set(seeds)) < len(seeds):
@@ -146,7 +151,7 @@ def lasting_effects(rows: list[dict]) -> list[dict]:
     def change(row: dict) -> dict:
         size = float(row["strength"])
         size = f"noise, sigma {size:g}" if row["kind"] == "noise" else f"first {size:g} frames shuffled"
-        return agent_of(row) | {"played on": TWINS_IN_WORDS[row["twin"]], "change": size}
+        return agent_of(row) | played_on(row) | {"change": size}
 
     lines = []
     for about, of_change in grouped(rows, change):

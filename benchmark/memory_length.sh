@@ -21,4 +21,4 @@ for memory in $MEMORIES; do
             --hidden-size 64 --num-envs 32 --num-steps $steps --q-lambda 0.95 --gamma 0.99 $(smoke_or 500000 1 --num-envs 8 --num-minibatches 2) $seeds
     done
 done
-report memory_length "One bit to be remembered" --over memory_length
+report memory_length "One bit to remember" --over memory_length

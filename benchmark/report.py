@@ -702,8 +702,8 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     minutes = "minutes, all seeds of a process" + (", by number of tasks" if several else "")
     for axes in panels[max(0, len(shown) - columns) : len(shown)]:
         axes.set_xlabel(minutes if over_minutes else steps)
-    gap = "\n" if size[1] < 4 else " "  # a low picture needs the label in two lines
-    figure.supylabel(f"greedy return,{gap}{average(cells)} and 95% interval", fontsize=11)
+    gap = "\n" if size[1] < 5 else " "  # a low picture needs the label in two lines
+    figure.supylabel(f"greedy return,{gap}{average(cells)} and 95% interval", fontsize=11, multialignment="center")
     if len(shown) == 1:
         panels[0].set_title(args.title, fontsize=11)
     else:
@@ -800,8 +800,8 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
 
 
 def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
-    """A map of the last returns, groups by a parameter of the environment, a panel for each twin. Returns are means of
-    the seeds. Raises UserError if a run has no such parameter.
+    """A map of the last returns, groups (the best one on top) by a parameter of the environment, a panel for each twin.
+    Returns are means of the seeds. Raises UserError if a run has no such parameter.
     """
     from matplotlib.figure import Figure
 
@@ -811,6 +811,8 @@ def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
     for cell in cells:
         place = twins.index(cell.twin), groups.index(cell.group), values.index(parameter(cell, args.over))
         means[place] = cell.final.mean()
+    order = np.argsort(-np.nanmean(means, axis=(0, 2)), kind="stable")
+    groups, means = [groups[place] for place in order], means[:, order]
     low, high = np.nanmin(means), np.nanmax(means)
     figure = Figure(figsize=(2.4 + 0.8 * len(values) * len(twins), 1.4 + 0.36 * len(groups)), layout="constrained")
     panels = figure.subplots(1, len(twins), squeeze=False, sharey=True)[0]
@@ -824,7 +826,7 @@ def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
         axes.set(xlabel=args.over.replace("_", " "), title=TWINS_IN_WORDS[twin] if len(twins) > 1 else args.title)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-    figure.colorbar(drawn, ax=panels, label="last greedy return")
+    figure.colorbar(drawn, ax=panels, label="greedy return after training")
     if len(twins) > 1:
         figure.suptitle(args.title)
     figure.savefig(path, dpi=120)

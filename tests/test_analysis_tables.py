@@ -126,9 +126,18 @@ def test_a_memorys_seeds_and_their_shares_of_the_first_frame_are_listed(tmp_path
     assert (lru["seeds"], lru["return of each"]) == ("9, 10", "9.00, 10.00")
     assert lru["share of the first frame"] == "0.0090, 0.0100"
     with pytest.raises(
-        UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, partially observable, partially observable"
+        UserError, match="the same seed of SkittlesEasy, pqn_rnn, GRU, partially observable appears twice"
     ):
         lines_of(write(tmp_path / "agents.csv", [*rows, rows[-1] | {"run": "B"}]))
+
+
+def test_a_twin_is_named_only_where_the_agent_was_not_trained_on_it(tmp_path):
+    about = {"trained_env_id": "SkittlesEasy", "script": "pqn_rnn", "memory": "GRU", "trained_partial_obs": "True"}
+    about |= {f"{mass}{what}": 0.5 for mass in recall_density.MASSES for what in ("", "_low", "_high")} | {
+        "agents": "1"
+    }
+    rows = [about | {"twin": twin} for twin in ("pomdp", "mdp")]
+    assert [line["played on"] for line in analysis_tables.density_of_thirds(rows)] == ["fully observable", ""]
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parent.name}/{path.stem}")

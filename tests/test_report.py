@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tyro
+from matplotlib.figure import Figure
 from rliable import library, metrics
 from runs import called
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -422,7 +423,7 @@ def test_the_order_of_runs_changes_nothing_and_a_column_needs_all_seeds(tmp_path
     assert not line.get("minutes") and not line.get("last 100 training episodes")
 
 
-def test_returns_over_a_parameter_of_the_environment(tmp_path):
+def test_returns_over_a_parameter_of_the_environment(tmp_path, monkeypatch):
     for length in (20, 3):
         for memory, value in (("GRU", 1.0), ("MLP", 1 / length)):
             rows = [(0, seed, "random", 0.0) for seed in (0, 1)] + [(9, seed, "greedy", value) for seed in (0, 1)]
@@ -433,6 +434,12 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path):
     out = tmp_path / "out"
     report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), over="memory_length"))
     assert Path(f"{out}_over.png").stat().st_size > 5_000
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    report.draw_over(cells[::-1], report.Args(over="memory_length"), out)
+    axes = drawn[0].axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["GRU", "MLP (no memory)"]  # the best one on top
+    assert [text.get_text() for text in axes.texts] == ["1.00", "1.00", "0.33", "0.05"]
     with pytest.raises(UserError, match="no such number among its --env-params"):
         report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(tmp_path / "no"), over="wings"))
     assert not list(tmp_path.glob("no*"))

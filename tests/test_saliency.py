@@ -365,8 +365,9 @@ def test_the_page_is_self_contained(folder, tmp_path):
 
 
 def test_the_steps_shown_include_both_ends():
-    assert saliency.recent(40, 6) == [0, 18, 36, 37, 38, 39] and saliency.recent(1, 6) == [0]
-    assert saliency.recent(40, 5) == [0, 36, 37, 38, 39] and saliency.recent(4, 8) == [0, 1, 2, 3]
+    shares = np.array([0.1, 0, 0.2, 0, 0.3, 0, 0, 0.4])
+    assert saliency.telling(shares, 4) == [2, 4, 6, 7] and saliency.telling(shares, 5) == [2, 4, 5, 6, 7]
+    assert saliency.telling(shares[:1], 6) == [0] and saliency.telling(shares[:4], 8) == [0, 1, 2, 3]
     assert saliency.spread(40, 4) == [0, 13, 26, 39] and saliency.spread(3, 8) == [0, 1, 2]
     assert saliency.spread(1, 8) == [0]
 

@@ -292,7 +292,10 @@ def test_the_page_has_the_parts_of_an_update():
 
 
 def test_a_table_is_filled_in_repeatedly(tmp_path):
-    training_speed.write_table(tmp_path / "gpu/target.csv", [{"wall_seconds": 70.5, "peak_memory_mb": 170.5, "steps": 10000000, "bfloat16_gflops": ""}])
+    training_speed.write_table(
+        tmp_path / "gpu/target.csv",
+        [{"wall_seconds": 70.5, "peak_memory_mb": 170.5, "steps": 10000000, "bfloat16_gflops": ""}],
+    )
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- table: gpu/target -->\n<!-- end -->\nb\n<!-- table: parts -->\nold\n<!-- end -->\nc\n")
     args = dataclasses.replace(TINY, docs=str(page), out=str(tmp_path))
