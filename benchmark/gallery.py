@@ -28,9 +28,10 @@ from harness import EASY_IDS, expert_games, facts, frames, play_games, step, tak
 from benchmark.oracle import PLAYERS  # noqa: E402
 
 SIDE = 128  # side of a frame, in pixels
-GAP, CAPTION, COLUMNS = 8, 16, 5  # layout of the pictures of all families
+GAP, COLUMNS = 8, 5  # layout of the pictures of all families
 MARGIN, HEAD, FOOT, BADGE = 176, 54, 8, 9  # around annotated frames, and the radius of a number's disc
 BESIDE = (8, -7)  # from an object to its number, in pixels of the frame
+TWIN_NAMES = "fully observable", "partially observable"
 TEXT, QUIET, ACCENT = "#1a1a1a", "#6a6a6a", "#d9480f"
 HOLD = 5  # frames for which the film shows the last state of an episode
 
@@ -232,18 +233,30 @@ def film(family: str, steps: int) -> np.ndarray:
 
 
 def sheet(columns: dict[str, np.ndarray], zoom: int) -> Image.Image:
-    """Pairs of frames with captions, the full frame above the partial one, in rows of at most `COLUMNS` pairs."""
-    side, lines = SIDE * zoom, -(-len(columns) // COLUMNS)
-    across, pair = min(COLUMNS, len(columns)), CAPTION + 2 * (side + GAP)
-    canvas = Image.new("RGB", (across * (side + GAP) + GAP, lines * pair), "white")
+    """Pairs of frames with captions, the full frame above the partial one, in rows of at most `COLUMNS` pairs. The twins
+    are named at the left of each row.
+    """
+    side, lines, margin, caption = SIDE * zoom, -(-len(columns) // COLUMNS), 16 * zoom, 17 * zoom
+    across, pair = min(COLUMNS, len(columns)), caption + 2 * (side + GAP)
+    canvas = Image.new("RGB", (margin + across * (side + GAP) + GAP, lines * pair), "white")
     draw = ImageDraw.Draw(canvas)
-    for number, (caption, twins) in enumerate(columns.items()):
+    for number, (name, twins) in enumerate(columns.items()):
         line, column = divmod(number, COLUMNS)
-        x, y = GAP + column * (side + GAP), line * pair
-        draw.text((x, y + 1), caption, fill=TEXT, font=font(12))
+        x, y = margin + GAP + column * (side + GAP), line * pair
+        draw.text((x, y + 1), name, fill=TEXT, font=font(12 * zoom))
         for half, frame in enumerate(twins):
-            canvas.paste(enlarged(frame, zoom), (x, y + CAPTION + half * (side + GAP // 2)))
+            top = y + caption + half * (side + GAP // 2)
+            canvas.paste(enlarged(frame, zoom), (x, top))
+            if column == 0:
+                canvas.paste(upwards(TWIN_NAMES[half], (margin, side), font(12 * zoom)), (0, top))
     return canvas
+
+
+def upwards(text: str, size: tuple[int, int], letters: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> Image.Image:
+    """A line of text that is read from below, in the middle of a white strip of this width and height."""
+    strip = Image.new("RGB", size[::-1], "white")
+    ImageDraw.Draw(strip).text((size[1] / 2, size[0] / 2), text, fill=QUIET, font=letters, anchor="mm")
+    return strip.transpose(Image.Transpose.ROTATE_90)
 
 
 def enlarged(frame: np.ndarray, zoom: int) -> Image.Image:
@@ -285,7 +298,7 @@ def explained(family: str, twins: np.ndarray, zoom: int) -> Image.Image:
     draw = ImageDraw.Draw(canvas)
     left, right = MARGIN + GAP, MARGIN + 2 * GAP + side  # of the frames
     draw.text((left, 2), f"{family}: {scene.goal}", fill=TEXT, font=font(17))
-    for x, twin, frame in zip((left, right), ("fully observable", "partially observable"), twins, strict=True):
+    for x, twin, frame in zip((left, right), TWIN_NAMES, twins, strict=True):
         draw.text((x, HEAD - 22), twin, fill=QUIET, font=font(14))
         canvas.paste(enlarged(frame, zoom), (x, HEAD))
 
@@ -322,7 +335,8 @@ def badge(draw: ImageDraw.ImageDraw, at: tuple[float, float], number: int) -> No
 
 
 def in_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
-    """The pictures in one palette of 256 colours, without dithering, so that a GIF stores only what changes.
+    """The pictures in one palette of 255 colours, without dithering, so that a GIF stores only what changes: the 256th is
+    transparent.
 
     The most frequent colours stay exact. Pillow's own `quantize` can change any colour by up to 3 in 255.
     """
@@ -330,7 +344,7 @@ def in_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
     packed = shots.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)  # sorts faster than rows of three
     packed, which, counts = np.unique(packed, return_inverse=True, return_counts=True)
     colors = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=-1).astype(np.uint8)
-    palette = colors[np.argsort(-counts)[:256]]
+    palette = colors[np.argsort(-counts)[:255]]
     nearest = np.abs(colors[:, None].astype(int) - palette[None]).sum(axis=-1).argmin(axis=1).astype(np.uint8)
     found = [Image.fromarray(indices) for indices in nearest[which].reshape(shots.shape[:3])]
     for picture in found:

@@ -26,8 +26,8 @@ def test_the_pictures_hold_the_frames_they_promise(drawn):
     full, partial = gallery.moment("Navigator")
     assert (full != partial).any()
     sheet = np.asarray(Image.open(drawn / "games.png").convert("RGB"))
-    for top, frame in ((16, full), (16 + 256 + 4, partial)):
-        np.testing.assert_array_equal(sheet[top : top + 256 : 2, 8 : 8 + 256 : 2], frame)
+    for top, frame in ((34, full), (34 + 256 + 4, partial)):
+        np.testing.assert_array_equal(sheet[top : top + 256 : 2, 40 : 40 + 256 : 2], frame)
     explained = np.asarray(Image.open(drawn / "games" / "Navigator.png").convert("RGB"))
     for left, frame in ((184, full), (184 + 256 + 8, partial)):
         shown = explained[54 : 54 + 256 : 2, left : left + 256 : 2]
@@ -41,8 +41,8 @@ def test_the_film_shows_the_players_episodes_from_the_start(drawn):
     for i, frames in enumerate(gallery.both_twins("Navigator", states).swapaxes(0, 1)):
         film.seek(i)
         shown = np.asarray(film.convert("RGB"))
-        for top, frame in zip((16, 16 + 132), frames, strict=True):
-            np.testing.assert_array_equal(shown[top : top + 128, 8 : 8 + 128], frame)
+        for top, frame in zip((17, 17 + 132), frames, strict=True):
+            np.testing.assert_array_equal(shown[top : top + 128, 24 : 24 + 128], frame)
 
 
 def test_an_episode_ends_with_its_final_state():
@@ -62,7 +62,9 @@ def test_a_number_is_put_beside_the_pixels_of_a_colour():
 def test_many_families_fill_several_rows():
     twins = np.zeros((2, 128, 128, 3), np.uint8)
     wide = gallery.sheet({str(i): twins for i in range(7)}, zoom=1)
-    assert wide.size == (5 * 136 + 8, 2 * (16 + 2 * 136))
+    assert wide.size == (16 + 5 * 136 + 8, 2 * (17 + 2 * 136))
+    names = np.asarray(wide)[17:145, :16], np.asarray(wide)[145 + 4 :, :16][:128]
+    assert all(name.min() < 150 for name in names)  # both twins are named at the left
 
 
 def test_unknown_families_are_refused(tmp_path):
