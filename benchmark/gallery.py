@@ -233,8 +233,9 @@ def film(family: str, steps: int) -> np.ndarray:
 
 
 def sheet(columns: dict[str, np.ndarray], zoom: int) -> Image.Image:
-    """Pairs of frames with captions, the full frame above the partial one, in rows of at most `COLUMNS` pairs. The twins
-    are named at the left of each row.
+    """Pairs of frames with captions, the full frame above the partial one, in rows of at most `COLUMNS` pairs.
+
+    The twins are named at the left of each row.
     """
     side, lines, margin, caption = SIDE * zoom, -(-len(columns) // COLUMNS), 16 * zoom, 17 * zoom
     across, pair = min(COLUMNS, len(columns)), caption + 2 * (side + GAP)
@@ -335,9 +336,9 @@ def badge(draw: ImageDraw.ImageDraw, at: tuple[float, float], number: int) -> No
 
 
 def in_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
-    """The pictures in one palette of 255 colours, without dithering, so that a GIF stores only what changes: the 256th is
-    transparent.
+    """The pictures in one palette of 255 colours, without dithering, so that a GIF stores only what changes.
 
+    The 256th colour is transparent.
     The most frequent colours stay exact. Pillow's own `quantize` can change any colour by up to 3 in 255.
     """
     shots = np.stack([np.asarray(picture) for picture in pictures])
