@@ -791,6 +791,8 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
                 axes.hlines(y, *np.ravel(interval(scores)), color=how["color"], linewidth=2)
         axes.set_title("" if TWINS_IN_WORDS[twin] in args.title else TWINS_IN_WORDS[twin], fontsize=11)
         axes.set_xticks([0, 0.5, 1], ["random", "half way", "best"])
+        for words, place in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
+            words.set_horizontalalignment(place)  # those of two panels do not touch
         axes.grid(axis="y", alpha=0.3)
     panels[0].set_yticks(range(len(tasks)), tasks)
     panels[0].set_ylim(len(tasks) - 0.5, -0.5)
