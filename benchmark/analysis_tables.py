@@ -192,16 +192,17 @@ def gaps(rows: list[dict]) -> list[dict]:
 
 
 def distances(rows: list[dict]) -> list[dict]:
-    """From filter_comparison.py's summary: the last step, a line for each pair of groups, layer and matching."""
-    lines = []
+    """From filter_comparison.py's summary: the last step, a line for each pair of groups, layer and matching. Matchings
+    with the same numbers share a line.
+    """
+    matchings: dict[tuple, list[str]] = {}
     for row in rows:
         if row["step"] == "last":
-            about = {"group": row["group_a"], "and": row["group_b"], "layer": row["layer"], "matching": row["matching"]}
-            distance = between(row["distance_mean"], row["low"], row["high"])
-            lines.append(
-                about | {"pairs": row["pairs"], "distance": distance, "relative": f"{float(row['relative']):.3f}"}
-            )
-    return lines
+            about = {"group": row["group_a"], "and": row["group_b"], "layer": row["layer"], "pairs": row["pairs"]}
+            about |= {"distance": between(row["distance_mean"], row["low"], row["high"])}
+            about |= {"relative": f"{float(row['relative']):.3f}"}
+            matchings.setdefault(tuple(about.items()), []).append(row["matching"])
+    return [dict(about) | {"matching": " or ".join(names)} for about, names in matchings.items()]
 
 
 LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # keyed by a column that only this table has

@@ -131,6 +131,17 @@ def test_a_memorys_seeds_and_their_shares_of_the_first_frame_are_listed(tmp_path
         lines_of(write(tmp_path / "agents.csv", [*rows, rows[-1] | {"run": "B"}]))
 
 
+def test_matchings_with_the_same_distances_share_a_line():
+    about = {"group_a": "A", "group_b": "B", "pairs": "3", "low": 1, "high": 1, "relative": 0.5, "step": "last"}
+    cases = [("first", "index", 1), ("first", "hungarian", 1), ("second", "index", 2), ("second", "hungarian", 1)]
+    rows = [
+        about | {"layer": layer, "matching": matching, "distance_mean": mean, "high": mean}
+        for layer, matching, mean in cases
+    ]
+    found = [(line["layer"], line["matching"]) for line in analysis_tables.distances(rows)]
+    assert found == [("first", "index or hungarian"), ("second", "index"), ("second", "hungarian")]
+
+
 def test_a_twin_is_named_only_where_the_agent_was_not_trained_on_it(tmp_path):
     about = {"trained_env_id": "SkittlesEasy", "script": "pqn_rnn", "memory": "GRU", "trained_partial_obs": "True"}
     about |= {f"{mass}{what}": 0.5 for mass in recall_density.MASSES for what in ("", "_low", "_high")} | {
