@@ -106,11 +106,12 @@ def test_everything_is_written(tmp_path, monkeypatch):
     made = lambda env_id, twin, python, args: row(env_id, twin, 100, 1000)  # noqa: E731
     monkeypatch.setattr(published_package, "measure", made)
     monkeypatch.setattr(published_package, "published_python", lambda environment: "python")
-    published_package.main(Args(twins=("mdp", "pomdp"), out=str(tmp_path)))
+    ids = ("AutoEncodeEasy", "TetrisEasy")
+    published_package.main(Args(env_ids=ids, twins=("mdp", "pomdp"), out=str(tmp_path)))
     lines = (tmp_path / "published_package.csv").read_text().splitlines()
-    assert len(lines) == 1 + 20 and lines[1].startswith("AutoEncodeEasy,mdp,64,100,1000,10,17.04,1.26,5,a CPU,2,cpu,")
+    assert len(lines) == 1 + 4 and lines[1].startswith("AutoEncodeEasy,mdp,64,100,1000,10,17.04,1.26,5,a CPU,2,cpu,")
     assert (tmp_path / "published_package.png").stat().st_size > 10_000
-    assert (tmp_path / "published_package.md").read_text().count("\n") == 2 + 22
+    assert (tmp_path / "published_package.md").read_text().count("\n") == 2 + 6
 
 
 def test_the_pages_have_the_measured_factors():
