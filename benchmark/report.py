@@ -780,10 +780,10 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
         for edge, style in ((0, "-"), (0.5, ":"), (1, "-")):
             axes.axvline(edge, color="gray", linestyle=style, linewidth=1)
         there = [cell for cell in cells if cell.twin == twin]
-        of_twin = sorted({cell.group for cell in there})
         for cell in there:
             scores = normalised(cell, cell.final)[:, None, None]
-            place = 0.7 * (of_twin.index(cell.group) + 0.5) / len(of_twin) - 0.35  # groups are below each other
+            of_task = sorted({other.group for other in there if other.task == cell.task})
+            place = 0.7 * (of_task.index(cell.group) + 0.5) / len(of_task) - 0.35  # groups are below each other
             how = look(cell, groups, [twin]) | {"linestyle": "", "markersize": 6}
             y = tasks.index(cell.task) + place
             axes.plot(iqm(scores), [y], **how | {"marker": "os^Dv"[groups.index(cell.group) % 5]})
