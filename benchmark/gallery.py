@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 
@@ -31,7 +32,7 @@ SIDE = 128  # side of a frame, in pixels
 GAP, COLUMNS = 8, 5  # layout of the pictures of all families
 MARGIN, HEAD, FOOT, BADGE = 176, 54, 8, 9  # around annotated frames, and the radius of a number's disc
 BESIDE = (8, -7)  # from an object to its number, in pixels of the frame
-TWIN_NAMES = "fully observable", "partially observable"
+TWIN_NAMES = TWINS_IN_WORDS["mdp"], TWINS_IN_WORDS["pomdp"]
 TEXT, QUIET, ACCENT = "#1a1a1a", "#6a6a6a", "#d9480f"
 HOLD = 5  # frames for which the film shows the last state of an episode
 
@@ -338,8 +339,8 @@ def badge(draw: ImageDraw.ImageDraw, at: tuple[float, float], number: int) -> No
 def in_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
     """The pictures in one palette of 255 colours, without dithering, so that a GIF stores only what changes.
 
-    The 256th colour is transparent.
-    The most frequent colours stay exact. Pillow's own `quantize` can change any colour by up to 3 in 255.
+    Pillow needs the 256th colour as the transparent one. The most frequent colours stay exact, whereas Pillow's own
+    `quantize` can change any colour by up to 3 in 255.
     """
     shots = np.stack([np.asarray(picture) for picture in pictures])
     packed = shots.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)  # sorts faster than rows of three
