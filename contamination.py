@@ -412,11 +412,12 @@ def draw_frames(found: Contamination) -> Figure | None:
             axes.set(xticks=[], yticks=[])
     if found.kind == "noise":
         for axes, sigma in zip(grid[0], (0, *found.strengths), strict=True):
-            axes.set_title(f"sigma {sigma:g}" if sigma else "untouched", fontsize=9)
+            axes.set_title(f"sigma {sigma:g}" if sigma else "original", fontsize=9)
     else:
-        for line, text in zip(grid, ("untouched", "shuffled"), strict=True):
+        for line, text in zip(grid, ("original", "shuffled"), strict=True):
             line[0].set_ylabel(text, fontsize=9)
-    figure.suptitle(label(found.agent), fontsize=9)
+    row = about_group(label(found.agent), found.agent)
+    figure.suptitle(f"{title_of_panel(row)}: {in_panel(row)}", fontsize=9)
     return figure
 
 

@@ -218,7 +218,7 @@ def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
         draw_parts(bars, [row for row, _ in found])
         draw_densities(curves, found, colours)
     grid[-1, 0].set_xlabel("share of the gradient")
-    grid[-1, 1].set_xlabel("time of the frame, from 0 (first) to 1 (last)")
+    grid[-1, 1].set_xlabel("time of the frame (0 first, 1 last)")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     lines = [Line2D([], [], color=colour, marker=".") for colour in colours.values()]
     grid[0, 1].legend(lines, colours, loc="upper left", fontsize=8)
@@ -234,7 +234,7 @@ def draw_parts(axes: Any, rows: list[dict]) -> None:
         words = "last frame" if part == "last_frame" else f"{part} third" + (", others" if part == "last" else "")
         axes.barh(range(len(rows)), shares, 0.6, left=left, color=colour, label=words)
         left += shares
-    axes.set_yticks(range(len(rows)), [in_panel(row) for row in rows], fontsize=9)
+    axes.set_yticks(range(len(rows)), [in_panel(row).replace(", ", ",\n", 1) for row in rows], fontsize=9)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
 

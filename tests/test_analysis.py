@@ -38,7 +38,7 @@ from popgym_arcade.analysis.agents import (
     saved_steps,
 )
 from popgym_arcade.analysis.colors import colors_of
-from popgym_arcade.analysis.groups import groups_of
+from popgym_arcade.analysis.groups import groups_of, title_of
 from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.output import new_folder
@@ -390,6 +390,13 @@ def test_the_other_twin_sees_the_same_states(folder):
     full, partial = (observations(agent, trajectory) for agent in (mdp, pomdp))
     np.testing.assert_array_equal(full[0], partial[0])
     assert (full != partial).any() and (mdp.twin, pomdp.twin) == ("mdp", "pomdp")
+
+
+def test_a_title_says_what_is_played_and_by_which_agent(folder, run):
+    assert title_of(agent_in(run)) == "CartPole-v1 · pqn_mlp · no memory · seed 0"
+    agent = load_agent(untrained("pqn_rnn", folder, **PIXELS))
+    without = dataclasses.replace(agent, saved=dataclasses.replace(agent.saved, memory="MLP"))
+    assert title_of(without) == "SkittlesEasy · partially observable · pqn_rnn · MLP (no memory) · seed 0"
 
 
 def test_what_makes_a_group(folder, run):

@@ -181,7 +181,7 @@ def test_the_picture_has_a_row_for_each_environment_and_twin():
         of_gru = [bar.get_bbox() for bar in bars.patches[::2]]  # each part has a bar for GRU and one for LRU
         np.testing.assert_allclose([bar.x0 for bar in of_gru], [0, 0.4, 0.7, 0.9])
         np.testing.assert_allclose([bar.width for bar in of_gru], [0.4, 0.3, 0.2, 0.1])
-        assert [text.get_text() for text in bars.get_yticklabels()] == ["pqn_rnn, GRU", "pqn_rnn, LRU"]
+        assert [text.get_text() for text in bars.get_yticklabels()] == ["pqn_rnn,\nGRU", "pqn_rnn,\nLRU"]
         assert len(curves.lines) == 3  # two groups and the density of a gradient that is the same everywhere
     legends = figure.legends[0], figure.axes[1].get_legend()
     parts, groups = ([text.get_text() for text in legend.get_texts()] for legend in legends)
@@ -195,6 +195,7 @@ def test_the_picture_has_a_row_for_each_environment_and_twin():
         ("X, pqn_rnn, GRU, pomdp (trained on X mdp)", "pqn_rnn, GRU (trained on X, fully observable)"),
         ("X, pqn_rnn, GRU, pomdp (trained on Y single)", "pqn_rnn, GRU (trained on Y)"),
         ("X, pqn_rnn, GRU, pomdp (a_run)", "pqn_rnn, GRU (a_run)"),
+        ("X, pqn_rnn, MLP, pomdp", "pqn_rnn, MLP (no memory)"),
     ],
 )
 def test_a_label_in_a_panel_does_not_repeat_the_panel(group, words):

@@ -12,6 +12,7 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.command_line import MAY_DIFFER
 
 GROUP = ("group", "script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
+MEMORIES_IN_WORDS = {"none": "no memory", "MLP": "MLP (no memory)"}
 WITHIN_A_GROUP = {*MAY_DIFFER, "seed", "num_seeds", "eval_episodes", "save_every", "target_return"}
 
 
@@ -62,7 +63,9 @@ def check_seeds(agents: list[Agent]) -> None:
 def title_of(agent: Agent) -> str:
     """A title for pictures of one agent: what is played, and by which agent."""
     saved = agent.saved
-    about = saved.env_id, TWINS_IN_WORDS[twin_name(saved)], saved.exp_name, getattr(saved, "memory", "no memory")
+    memory = getattr(saved, "memory", "none")
+    in_words = MEMORIES_IN_WORDS.get(memory, memory)
+    about = saved.env_id, TWINS_IN_WORDS[twin_name(saved)], saved.exp_name, in_words
     played = "" if agent.args.env_id == saved.env_id else f"{agent.args.env_id}, by "
     return played + " · ".join(filter(None, [*about, f"seed {agent.args.seed}"]))
 
@@ -83,6 +86,7 @@ def title_of_panel(row: dict[str, Any]) -> str:
 def in_panel(row: dict[str, Any]) -> str:
     """A group's label in such a panel: without the environment and the twin that it plays."""
     words = row["group"].removeprefix(f"{row['env_id']}, ").replace(f", {row['twin']}", "", 1)
+    words = words.replace(", MLP", f", {MEMORIES_IN_WORDS['MLP']}", 1)
     return re.sub(r" (mdp|pomdp|single)\)$", lambda found: f", {TWINS_IN_WORDS[found[1]]})".replace(", )", ")"), words)
 
 
