@@ -2,10 +2,10 @@
 
     python benchmark/ship_agent.py --run 'runs/SkittlesEasy__pomdp__pqn_rnn__MinGRU__0__*' --seed-index 1
 
-Large arrays are rounded to multiples of a power of two, with --bits bits including the sign; they then compress to a
-fifth. The copy is a run folder like any other (args.json, the script, one checkpoint, eval.csv), named after its id.
-Its eval.csv has the random policy's evaluation from the training, and the greedy return of the rounded parameters on
-other episodes.
+Large arrays are rounded to multiples of a power of two, with --bits bits including the sign, and stored as float16,
+which holds such numbers exactly; they then compress to a quarter. The copy is a run folder like any other (args.json,
+the script, one checkpoint, eval.csv), named after its id. Its eval.csv has the random policy's evaluation from the
+training, and the greedy return of the rounded parameters on other episodes.
 """
 
 import dataclasses
@@ -57,6 +57,13 @@ def rounded(x: np.ndarray, bits: int) -> np.ndarray:
     return (np.round(x / step) * step).astype(x.dtype)
 
 
+def halved(x: np.ndarray) -> np.ndarray:
+    """x as float16 if that changes no number, otherwise x."""
+    with np.errstate(over="ignore"):
+        half = x.astype(np.float16)
+    return half if (half == x).all() else x
+
+
 def forget_paths(checkpoint: Path) -> None:
     """Removes this machine's paths from orbax's marker files, and updates the digests."""
     for mark in checkpoint.rglob("commit_success.txt"):
@@ -85,7 +92,7 @@ def ship(args: Args) -> Path:
     script = Path(agent.script.__file__)
     shutil.copyfile(script, folder / script.name)
     params = jax.tree.map(lambda x: rounded(x, args.bits), agent.params)
-    save_checkpoint(folder, agent.args, agent.step, {"params": params})
+    save_checkpoint(folder, agent.args, agent.step, {"params": jax.tree.map(halved, params)})
     forget_paths(folder / "checkpoints" / str(agent.step))
     copy = load_agent(folder)
     copy = dataclasses.replace(copy, args=dataclasses.replace(copy.args, eval_episodes=args.episodes))

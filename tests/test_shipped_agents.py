@@ -104,6 +104,7 @@ def test_a_shipped_copy_is_loaded_like_a_run_and_reveals_nothing_about_the_machi
     agent, copy = one_seed(load_agent(run), 1), load_agent(folder)
     assert copy.script is agent.script and copy.step == agent.step and copy.args.seed == 6
     for one, other in zip(*(jax.tree.leaves(x.params) for x in (agent, copy)), strict=True):
+        assert other.dtype == one.dtype
         np.testing.assert_array_equal(ship_agent.rounded(one, 8), other)
     with (folder / "eval.csv").open() as file:
         assert [(row["policy"], row["seed"]) for row in csv.DictReader(file)] == [("random", "6"), ("greedy", "6")]
@@ -121,3 +122,8 @@ def test_rounding_keeps_what_matters():
     assert ship_agent.rounded(x, 0) is x and ship_agent.rounded(x[:1], 8) is not None
     np.testing.assert_array_equal(ship_agent.rounded(x[0], 8), x[0])  # few numbers stay as they are
     assert not ship_agent.rounded(np.zeros((50, 40), np.float32), 8).any()
+    half = ship_agent.halved(found)
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half.astype(np.float32), found)
+    for exact in (x, np.full(3, 1e6, np.float32)):  # too fine or too large for float16
+        assert ship_agent.halved(exact) is exact

@@ -149,6 +149,8 @@ def check_key(folder: str | Path, data: Any, like: Any) -> None:
 def restore(folder: str | Path, step: int, template: Any) -> Any:
     """The arrays of a checkpoint in the places of `template`'s leaves, with their shapes, dtypes and shardings.
 
+    float32 arrays may be stored as float16 (the agents in `agents/` are, see benchmark/ship_agent.py).
+
     Raises:
         UserError: naming the first leaf that is missing, left over, or of another shape or dtype.
     """
@@ -166,6 +168,8 @@ def restore(folder: str | Path, step: int, template: Any) -> Any:
         if array is not None and is_key(like):
             check_key(folder, array, like)
             array = jax.random.wrap_key_data(jax.device_put(array, like.sharding))
+        if array is not None and (array.dtype, like.dtype) == (np.float16, np.float32):
+            array = array.astype(np.float32)
         if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
             saved = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
             raise UserError(

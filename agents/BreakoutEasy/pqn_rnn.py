@@ -1,0 +1,415 @@
+"""PQN with memory: Q-learning on parallel environments, without a replay buffer or a target network.
+
+Paper: Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", https://arxiv.org/abs/2407.04811
+Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU
+Page:  docs/pqn_rnn.md
+
+Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions; time first.
+`start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
+"""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from popgym_arcade.baselines.arguments import ArcadeArgs
+from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
+from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
+from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
+from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
+from popgym_arcade.baselines.normalization import RewardScale
+from popgym_arcade.baselines.running.command_line import launch
+from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat
+from popgym_arcade.baselines.running.run import Run
+
+POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
+LOSSES = ("td_loss", "q_values", "grad_norm")
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+@dataclass(frozen=True)
+class Args(ArcadeArgs):
+    env_id: str = "CartPoleEasy"
+    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
+    learning_rate: UnitInterval = 1e-3
+    """learning rate of RAdam"""
+    anneal_lr: bool = True
+    """anneal the learning rate linearly"""
+    learning_rate_end: UnitInterval = 0.0
+    """learning rate at the end of the annealing"""
+    anneal_fraction: PositiveUnitInterval = 1.0
+    """fraction of TOTAL_TIMESTEPS over which the learning rate falls"""
+    num_envs: Count = 64
+    """parallel environments"""
+    num_steps: Count = 64
+    """steps of each environment in one rollout"""
+    num_minibatches: Count = 16
+    """minibatches of a rollout; each holds NUM_ENVS / NUM_MINIBATCHES environments over all steps"""
+    update_epochs: Count = 2
+    """passes over a rollout"""
+    gamma: UnitInterval = 0.95
+    """discount"""
+    norm_reward: bool = True
+    """learn from rewards divided by the running standard deviation of their discounted sums"""
+    q_lambda: UnitInterval = 0.8
+    """lambda of the Q(lambda) returns"""
+    max_grad_norm: Positive = 10.0
+    """clip gradients to this global norm"""
+    start_e: UnitInterval = 1.0
+    """epsilon at the first step"""
+    end_e: UnitInterval = 0.05
+    """epsilon after the exploration fraction"""
+    exploration_fraction: UnitInterval = 0.25
+    """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
+    memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
+    """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
+    hidden_size: Count = 128
+    """width of the two memory layers"""
+    prev_action: bool = True
+    """feed the previous action to the memory"""
+    encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
+    """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
+    """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
+    precision: Precision = "float32"
+    """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
+    remat: bool = False
+    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
+
+    @property
+    def update_size(self) -> int:
+        """Steps of one rollout over all environments, T * E."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_shape(self) -> tuple[int, int]:
+        """T and B of a minibatch, for the memory estimate."""
+        return self.num_steps, self.num_envs // self.num_minibatches
+
+    def check(self) -> None:
+        self.check_divides("num_minibatches", self.num_envs, "--num-envs")
+        self.check_devices(group=self.num_minibatches)
+
+
+# ----------------------------------------------------------------------------------------------------------- network
+
+
+class Encoder(nn.Module):
+    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
+
+    kind: str  # "patch" or "paper" for pixels, "dense" for anything else
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        dense = functools.partial(nn.Dense, dtype=self.dtype)
+        if self.kind == "paper":
+            x = paper_convolutions(obs, self.dtype)
+        elif self.kind == "patch":
+            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
+            # instance norm removes the static background, so that small changes are not drowned out
+            x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
+            x = nn.leaky_relu(dense(32)(merge(x, 2)))
+            x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
+        else:
+            x = obs.reshape(len(obs), -1).astype(jnp.float32)
+            for _ in range(2):
+                x = nn.leaky_relu(nn.LayerNorm(dtype=self.dtype)(dense(256)(x)))
+        return x.astype(jnp.float32)
+
+
+@struct.dataclass
+class Output:
+    """Network outputs for each observation: q[T, B, A] float32."""
+
+    q: jax.Array
+
+
+class QNetwork(nn.Module):
+    """Encoder, memory over features and previous action, action values."""
+
+    args: Args
+    num_actions: int
+    pixels: bool
+
+    def setup(self):
+        args, dtype = self.args, jnp.dtype(self.args.precision)
+        kind = args.encoder if self.pixels else "dense"
+        self.encode = Encoder(kind, dtype)
+        size = 512 if kind == "paper" else 256  # of the features
+        input_size = size + args.prev_action * self.num_actions
+        self.remember = Memory(
+            MEMORIES[args.memory], input_size, args.hidden_size, output_size=size, num_layers=2, window=args.num_steps
+        )
+        self.norm = nn.LayerNorm()
+        self.head = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros)  # values start at 0
+
+    def __call__(self, carry: Any, obs: jax.Array, prev_action: jax.Array, start: jax.Array) -> tuple[Any, Output]:
+        steps, batch = start.shape
+        x = obs.swapaxes(0, 1).reshape(batch * steps, *obs.shape[2:])  # batch axis first, because devices share it
+        x = in_pieces(self.encode, x) if self.args.remat else self.encode(x)
+        x = features = x.reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
+        if self.args.prev_action:  # the first observation of an episode follows no action: all zeros
+            x = jnp.concatenate([x, jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)], axis=-1)
+        carry, x = self.remember(carry, x, start)
+        x += features  # the current observation need not pass through the memory
+        return carry, Output(q=self.head(nn.leaky_relu(self.norm(x))))
+
+
+def initial_carry(network: QNetwork, batch: int) -> Any:
+    """The memory of `batch` new sequences, leaves [B, ...]."""
+    return network.bind({}).remember.initial_carry(batch)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
+def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
+    """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
+    return network.apply(params, carry, obs, prev_action, start)
+
+
+# --------------------------------------------------------------------------------------------------------- algorithm
+
+
+def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """Actions [E] int32: uniform with probability epsilon, otherwise argmax of q[E, A]."""
+    explore_key, action_key = jax.random.split(key)
+    random = jax.random.randint(action_key, q.shape[:1], 0, q.shape[1], jnp.int32)
+    explore = jax.random.uniform(explore_key, q.shape[:1]) < epsilon
+    return jnp.where(explore, random, q.argmax(axis=-1)).astype(jnp.int32)
+
+
+def q_lambda_returns(rollout: "Transition", next_value: jax.Array, gamma: float, q_lambda: float) -> jax.Array:
+    """Peng's Q(lambda) returns [T, E] of a rollout (Peng and Williams 1994; Gallici et al. 2024).
+
+    R_t = r_t + gamma (1 - terminated_t) ((1 - lambda) v_t + lambda R_{t+1}), v_t = next_value[t] = max_a Q(s_{t+1}, a),
+    and R = v after the last step. After a truncated step, `final_value` takes the place of both.
+    """
+    bootstrap = jnp.where(rollout.truncated, rollout.final_value, next_value)
+
+    def backward(next_return, now):
+        step, bootstrap = now
+        mixed = jnp.where(step.truncated, bootstrap, (1 - q_lambda) * bootstrap + q_lambda * next_return)
+        this_return = step.reward + gamma * jnp.where(step.terminated, 0.0, mixed)
+        return this_return, this_return
+
+    return jax.lax.scan(backward, bootstrap[-1], (rollout, bootstrap), reverse=True)[1]
+
+
+def epsilon_at(args: Args, update: jax.Array) -> jax.Array:
+    """Exploration rate of a rollout; `update` counts the rollouts before it."""
+    duration = args.exploration_fraction * args.num_updates
+    fraction = jnp.clip(update / duration, 0, 1) if duration else 1.0
+    return args.start_e + fraction * (args.end_e - args.start_e)
+
+
+def learning_rate_at(args: Args, step: jax.Array) -> jax.Array:
+    """Learning rate of a gradient step; `step` counts the gradient steps before it."""
+    steps = round(args.anneal_fraction * args.num_updates * args.update_epochs * args.num_minibatches)
+    end = args.learning_rate_end if args.anneal_lr else args.learning_rate
+    return optax.linear_schedule(args.learning_rate, end, max(1, steps))(step)
+
+
+@struct.dataclass
+class Actor:
+    """Environment states and the agent's memory, [E, ...]."""
+
+    env_state: Any
+    obs: jax.Array  # once an episode has ended, the first of the next
+    carry: Any  # the memory before obs is read
+    prev_action: jax.Array  # int32
+    start: jax.Array  # bool
+    episode_return: jax.Array  # float32, of the current episode
+    episode_length: jax.Array  # int32
+    key: jax.Array
+
+
+@struct.dataclass
+class Transition:
+    """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
+
+    seen: Any  # the observation, or the environment's state that it is drawn from
+    prev_action: jax.Array
+    start: jax.Array
+    action: jax.Array
+    value: jax.Array  # max_a Q(obs, a)
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_value: jax.Array  # max_a Q(final observation) if truncated, else 0
+    episode_return: jax.Array  # this step included
+    episode_length: jax.Array
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that changes during training."""
+
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
+
+    params: Any
+    opt_state: Any
+    reward_scale: RewardScale
+    actor: Actor
+    key: jax.Array
+    update: jax.Array  # int32, rollouts so far
+
+
+def make_actor(args: Args):
+    """The network, begin(key, num_envs) -> Actor, act(params, actor, epsilon) -> (Actor, Transition, step's info)."""
+    envs = in_parallel(args)
+    network = QNetwork(args, envs.num_actions, is_pixels(envs.observation_space))
+
+    def begin(key: jax.Array, num_envs: int) -> Actor:
+        key, reset_key = jax.random.split(key)
+        obs, env_state = envs.reset(reset_key, num_envs)
+        return Actor(
+            env_state=env_state,
+            obs=obs,
+            carry=initial_carry(network, num_envs),
+            prev_action=jnp.zeros(num_envs, jnp.int32),
+            start=jnp.ones(num_envs, bool),
+            episode_return=jnp.zeros(num_envs, jnp.float32),
+            episode_length=jnp.zeros(num_envs, jnp.int32),
+            key=key,
+        )
+
+    def read(params, carry, obs, prev_action, start):
+        carry, output = forward(network, params, carry, obs[None], prev_action[None], start[None])
+        return carry, output.q[0]
+
+    def act(params, actor: Actor, epsilon) -> tuple[Actor, Transition, dict]:
+        key, action_key, step_key = jax.random.split(actor.key, 3)
+        carry, q = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
+        action = epsilon_greedy(action_key, q, epsilon)
+        obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
+        done = terminated | truncated
+
+        def value_of(final):  # of observations that follow this step
+            return read(params, carry, final, action, jnp.zeros_like(truncated))[1].max(axis=-1)
+
+        transition = Transition(
+            seen=envs.seen(actor.env_state, actor.obs),
+            prev_action=actor.prev_action,
+            start=actor.start,
+            action=action,
+            value=q.max(axis=-1),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            final_value=final_values(envs, info, truncated, value_of),
+            episode_return=actor.episode_return + reward,
+            episode_length=actor.episode_length + 1,
+        )
+        actor = Actor(
+            env_state=env_state,
+            obs=obs,
+            carry=carry,
+            prev_action=action,
+            start=done,
+            episode_return=jnp.where(done, 0, transition.episode_return),
+            episode_length=jnp.where(done, 0, transition.episode_length),
+            key=key,
+        )
+        return actor, transition, info
+
+    return network, begin, act
+
+
+def make_train(args: Args):
+    """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
+    envs = in_parallel(args)
+    network, begin, act = make_actor(args)
+    learning_rate = functools.partial(learning_rate_at, args)
+    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.radam(learning_rate))
+
+    def init(key: jax.Array) -> TrainState:
+        key, network_key, actor_key = jax.random.split(key, 3)
+        actor = begin(actor_key, args.num_envs)
+        params = network.init(network_key, actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None])
+        opt_state, reward_scale = optimizer.init(params), RewardScale.fresh(args.num_envs)
+        return TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=jnp.int32(0)
+        )
+
+    def loss(params, carry, batch: Transition, target):
+        """Half the mean squared error of Q(s_t, a_t) against the targets [T, B], and the metrics."""
+        _, output = forward(network, params, carry, jax.vmap(envs.observe)(batch.seen), batch.prev_action, batch.start)
+        q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
+        td_loss = 0.5 * jnp.square(q - target).mean()
+        return td_loss, {"td_loss": td_loss, "q_values": q.mean()}
+
+    def update(state: TrainState) -> tuple[TrainState, dict]:
+        epsilon = epsilon_at(args, state.update)
+        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
+        actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
+        last = actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None]
+        _, output = forward(network, state.params, *last)
+        next_value = jnp.concatenate([rollout.value[1:], output.q.max(axis=-1)])  # [T, E]
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
+        rollout = rollout.replace(reward=rollout.reward / reward_scale.std)
+        target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
+
+        def minibatch(learner, envs):
+            """One gradient step on the whole sequences of some environments."""
+            params, opt_state = learner
+            batch, batch_target = pick_envs((rollout, target), envs)
+            carry = pick_envs(state.actor.carry, envs, axis=0)
+            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, batch_target)
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
+
+        key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
+        orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
+        (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
+        state = TrainState(
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
+        )
+        learned["q_values"] *= reward_scale.std  # logged in the game's own unit
+        return state, jax.tree.map(jnp.mean, learned) | episode_sums(rollout)
+
+    return init, update
+
+
+# -------------------------------------------------------------------------------------------------------------- main
+
+
+def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
+    """The points of the training curves at a step, from the sums since the last point: scalars, or one per seed."""
+    updates = step // args.update_size
+    gradient_steps = updates * args.update_epochs * args.num_minibatches
+    points = {f"losses/{name}": sums[name] / sums["updates"] for name in LOSSES}
+    points |= episode_curves(sums) | {"charts/epsilon": epsilon_at(args, updates - 1)}
+    return points | {"charts/learning_rate": learning_rate_at(args, gradient_steps - 1)}
+
+
+def main(args: Args) -> Path:
+    """Trains, or resumes, and returns the run folder."""
+    args = args.checked()
+    init, update = make_train(args)
+    with Run(args, make_actor(args), POLICIES) as run:
+        state, train_chunk = run.begin(init, repeat(update))
+        if run.step == 0:
+            run.evaluate(state.params, "random")
+        while run.goes_on():
+            state, sums = run.train(train_chunk, state)
+            run.log(curves(args, run.step, sums))
+            if run.is_due(args.eval_every):
+                run.evaluate(state.params, "greedy")
+            if run.is_due(args.checkpoint_every):
+                run.save(state)
+        run.finish(state)
+    return run.folder
+
+
+if __name__ == "__main__":
+    launch(main, Args)
