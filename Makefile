@@ -59,7 +59,7 @@ throughput: $(BASE) ## measure frames per second of every environment (half an h
 soak: $(DEV) ## inject faults into real trainings and see what they survive (half an hour; SOAK_ARGS: flags of soak.py)
 	@$(BIN)/python benchmark/soak.py $(SOAK_ARGS)
 
-gallery: $(DEV) ## draw the pictures and the film of the games for README and docs
+gallery: $(DEV) ## draw the pictures and the video of the games for README and docs
 	@$(BIN)/python benchmark/gallery.py
 
 wheel: $(DEV) ## build the package into dist/

@@ -365,7 +365,7 @@ class Transition(Step):
 class TrainState:
     """Everything that changes during training."""
 
-    # fields whose arrays have a leading axis E
+    # fields whose arrays, but not keys, have a leading axis E
     OF_ENVS: ClassVar = ("actor.", "reward_scale.sums", "replay.experience.")
 
     params: Any

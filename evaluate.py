@@ -3,8 +3,8 @@
 Run:   python evaluate.py --runs 'runs/CartPoleEasy__*' --twin both --gif
 Page:  docs/evaluate.md
 
-Writes `evaluate.csv` (a row per run, seed and twin), `episodes.csv` (a row per episode) and, on request, films.
-Shapes: S seeds of a run, K episodes of each, L frames of a film.
+Writes `evaluate.csv` (a row per run, seed and twin), `episodes.csv` (a row per episode) and, on request, videos.
+Shapes: S seeds of a run, K episodes of each, L frames of a video.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
 from popgym_arcade.baselines.running.pictures import save_gif
 from popgym_arcade.baselines.scripts import script_of
 
-FILM_STEPS = 32  # of a film, between two checks whether the episodes are over
+VIDEO_STEPS = 32  # of a video, between two checks whether the episodes are over
 COLUMNS = (
     *("run", "script", "memory", "trained_env_id", "trained_partial_obs", "global_step", "seed"),
     *("env_id", "partial_obs", "twin", "policy", "episodes", "return_mean", "return_std", "return_low", "return_high"),
@@ -60,17 +60,17 @@ class Args(PlayArgs):
     seed: NonNegativeInt | None = None
     """seed of the episodes; None: the episodes of the training's own evaluation at that step"""
     gif: bool = False
-    """film whole episodes as GIF (popgym_arcade games only)"""
+    """record whole episodes as GIF (popgym_arcade games only)"""
     mp4: bool = False
-    """film whole episodes as MP4, which needs the package av"""
-    films: Count = 1
-    """episodes to film, of the first seed of each run and of each twin"""
+    """record whole episodes as MP4, which needs the package av"""
+    videos: Count = 1
+    """episodes to record, of the first seed of each run and of each twin"""
     side_by_side: bool = False
-    """show both twins in the films, the partially observable one on the left"""
+    """show both twins in the videos, the partially observable one on the left"""
 
     def check(self) -> None:
         if self.side_by_side and not (self.gif or self.mp4):
-            raise UserError("--side-by-side applies to films: add --gif or --mp4")
+            raise UserError("--side-by-side applies to videos: add --gif or --mp4")
         if self.mp4 and importlib.util.find_spec("av") is None:
             raise UserError("--mp4 needs the package av: pip install av")
 
@@ -160,10 +160,10 @@ def table(played: list[Episodes]) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------------------- films
+# ------------------------------------------------------------------------------------------------------------- videos
 
 
-def film(agent: Agent, films: int, sample: bool, seed: int | None, side_by_side: bool) -> list[np.ndarray]:
+def record_video(agent: Agent, videos: int, sample: bool, seed: int | None, side_by_side: bool) -> list[np.ndarray]:
     """Frames uint8[L, side, side or 2 side, 3] of the first episodes that `play` plays with a run's first seed."""
     key = evaluation_keys(agent, seed)
     if agent.args.num_seeds > 1:
@@ -174,16 +174,16 @@ def film(agent: Agent, films: int, sample: bool, seed: int | None, side_by_side:
     twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in partials]
 
     def draw(states):
-        shown = jax.tree.map(lambda x: x[:films], states)
+        shown = jax.tree.map(lambda x: x[:videos], states)
         return jnp.concatenate([jax.vmap(twin.get_obs)(shown) for twin in twins], axis=2)
 
     def step(actor, _):
         actor, transition, info = act(agent.params, actor, policy)
-        return actor, (draw(info["final_state"]), (transition.terminated | transition.truncated)[:films])
+        return actor, (draw(info["final_state"]), (transition.terminated | transition.truncated)[:videos])
 
     actor = begin(key, args.eval_episodes)
     shots = [[frame] for frame in np.asarray(draw(actor.env_state))]
-    advance = jax.jit(lambda actor: jax.lax.scan(step, actor, length=FILM_STEPS))
+    advance = jax.jit(lambda actor: jax.lax.scan(step, actor, length=VIDEO_STEPS))
     over = np.zeros(len(shots), bool)
     while not over.all():
         actor, (frames, ends) = advance(actor)
@@ -195,7 +195,7 @@ def film(agent: Agent, films: int, sample: bool, seed: int | None, side_by_side:
 
 
 def save_mp4(frames: np.ndarray, path: Path) -> None:
-    """The film that `save_gif` writes, as H.264."""
+    """The video that `save_gif` writes, as H.264."""
     import av  # optional: it takes 36 MB
 
     with av.open(str(path), "w") as container:
@@ -216,7 +216,7 @@ def load_all(args: Args) -> list[Agent]:
     """Every agent on every twin asked for, with `--episodes`. Raises UserError for what one of them cannot do."""
     agents = load_in_twins(args)
     if (args.gif or args.mp4) and not all(agent.twin != "single" for agent in agents):
-        raise UserError("--gif and --mp4 film popgym_arcade games only: leave them out")
+        raise UserError("--gif and --mp4 record popgym_arcade games only: leave them out")
     if args.sample and not all(hasattr(agent.script, "SAMPLE") or hasattr(agent.args, "end_e") for agent in agents):
         raise UserError("--sample: one of these scripts has neither a policy nor an epsilon")
     agents = [dataclasses.replace(agent, args=agent.args.in_evaluation(args.env_params)) for agent in agents]
@@ -224,15 +224,15 @@ def load_all(args: Args) -> list[Agent]:
         make_env(task)  # rejects parameters that it does not have
     episodes = {} if args.episodes is None else {"eval_episodes": args.episodes}
     fewest = min(episodes.get("eval_episodes", agent.args.eval_episodes) for agent in agents)
-    if (args.gif or args.mp4) and args.films > fewest:
-        raise UserError(f"--films {args.films}: only {fewest} episodes are played")
+    if (args.gif or args.mp4) and args.videos > fewest:
+        raise UserError(f"--videos {args.videos}: only {fewest} episodes are played")
     return [dataclasses.replace(agent, args=dataclasses.replace(agent.args, **episodes)) for agent in agents]
 
 
-def write_films(args: Args, agent: Agent, out: Path) -> None:
+def write_videos(args: Args, agent: Agent, out: Path) -> None:
     """`{run}__{twin}__{episode}.gif` and `.mp4`, as asked for."""
     writers = {kind: write for kind, write in WRITERS.items() if getattr(args, kind)}
-    for i, frames in enumerate(film(agent, args.films, args.sample, args.seed, args.side_by_side)):
+    for i, frames in enumerate(record_video(agent, args.videos, args.sample, args.seed, args.side_by_side)):
         for kind, write in writers.items():
             write(frames, out / f"{agent.name}__{agent.twin}__{i}.{kind}")
 
@@ -247,8 +247,8 @@ def main(args: Args) -> Path:
         write_csv(
             out / "episodes.csv", EPISODE_COLUMNS, [row for episodes in played for row in episode_rows_of(episodes)]
         )
-        for agent in tqdm(agents if args.gif or args.mp4 else [], "filming", unit="run", disable=None):
-            write_films(args, agent, out)
+        for agent in tqdm(agents if args.gif or args.mp4 else [], "recording", unit="run", disable=None):
+            write_videos(args, agent, out)
     print(table(played), f"written to {out}", sep="\n")
     return out
 

@@ -544,7 +544,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays, but not keys, have a leading axis E
 
     params: Any  # {"params": weights, "popart": {"statistics": PopArt}}
     past: Any  # the parameters before each of the last `actor_lag` updates, [actor_lag, ...], the oldest first
@@ -688,11 +688,11 @@ def make_train(args: Args):
         task = jnp.arange(args.num_envs) % len(args.env_ids)  # [E]
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
 
-        def minibatch(learner, envs):
+        def minibatch(learner, picked):
             """One gradient step on the whole sequences of some environments."""
             params, opt_state = learner
-            batch = pick_envs((inputs, rollout), envs)
-            carry, batch_task = pick_envs((state.actor.carry, task), envs, axis=0)
+            batch = pick_envs((inputs, rollout), picked)
+            carry, batch_task = pick_envs((state.actor.carry, task), picked, axis=0)
             weights, popart = params["params"], params["popart"]["statistics"]
             grads, (learned, new) = jax.grad(loss, has_aux=True)(weights, popart, carry, *batch, batch_task)
             # the rescaled head is trained, so rescale its gradient too

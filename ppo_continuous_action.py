@@ -243,7 +243,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
 
     params: Any  # {"params": weights, "moments": of the observations}
     opt_state: Any

@@ -264,7 +264,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
 
     params: Any
     opt_state: Any

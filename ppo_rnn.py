@@ -280,7 +280,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
 
     params: Any
     opt_state: Any
@@ -384,11 +384,11 @@ def make_train(args: Args):
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
 
-        def minibatch(learner, envs):
+        def minibatch(learner, picked):
             """One gradient step on the whole sequences of some environments."""
             params, opt_state = learner
-            batch, *estimates = pick_envs((rollout, advantage, target), envs)
-            carry = pick_envs(state.actor.carry, envs, axis=0)
+            batch, *estimates = pick_envs((rollout, advantage, target), picked)
+            carry = pick_envs(state.actor.carry, picked, axis=0)  # the memory before the rollout
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)

@@ -232,7 +232,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
 
     params: Any
     opt_state: Any
@@ -323,10 +323,10 @@ def make_train(args: Args):
         rollout = rollout.replace(reward=rollout.reward / reward_scale.std)
         target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
 
-        def minibatch(learner, order):
+        def minibatch(learner, picked):
             """One gradient step on B steps of the rollout."""
             params, opt_state = learner
-            batch, batch_target = pick_steps((rollout, target), *order)
+            batch, batch_target = pick_steps((rollout, target), *picked)
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, batch_target)
             updates, opt_state = optimizer.update(grads, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}

@@ -367,7 +367,7 @@ def enlarged(picture: np.ndarray, side: int) -> Image.Image:
     return Image.fromarray(picture).resize((side, height), Image.Resampling.NEAREST)
 
 
-def film(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
+def draw_video(found: list[GradientSaliency], columns: int) -> list[Image.Image]:
     """A picture for each n: for each twin a row with the frame seen at n, then earlier frames overlaid with their maps.
 
     It ends with the shorter of two episodes. Each n has its own colour scale.
@@ -681,12 +681,12 @@ def play(agents: list[Agent], args: Args) -> list[Trajectory]:
 
 
 def write_gradients(out: Path, found: list[GradientSaliency], columns: int) -> None:
-    """Grid, line, film and page of a run's twins together, and the numbers of each as NPZ."""
+    """Grid, line, video and page of a run's twins together, and the numbers of each as NPZ."""
     name = found[0].agent.name
     draw_maps(found, columns, last_only=False).savefig(out / f"{name}__grid.png", dpi=120)
     draw_maps(found, columns, last_only=True).savefig(out / f"{name}__line.png", dpi=150)
-    images = film(found, columns)
-    images[0].save(out / f"{name}__film.gif", save_all=True, append_images=images[1:], duration=250, loop=0)
+    images = draw_video(found, columns)
+    images[0].save(out / f"{name}__video.gif", save_all=True, append_images=images[1:], duration=250, loop=0)
     write_page(out / f"{name}.html", found)
     for each in found:
         met = {"obs": each.obs, "action": each.trajectory.action, "reward": each.trajectory.reward}

@@ -2,7 +2,7 @@
 
     python benchmark/gallery.py --out docs/figures
 
-Writes OUT/games.png and OUT/games.gif, a moment and a film of all families: the fully observable twin above, the
+Writes OUT/games.png and OUT/games.gif, a moment and a video of all families: the fully observable twin above, the
 partially observable twin below, in the same states. Also writes OUT/games/FAMILY.png, each family with explanations.
 """
 
@@ -34,7 +34,7 @@ MARGIN, HEAD, FOOT, BADGE = 176, 54, 8, 9  # around annotated frames, and the ra
 BESIDE = (8, -7)  # from an object to its number, in pixels of the frame
 TWIN_NAMES = TWINS_IN_WORDS["mdp"], TWINS_IN_WORDS["pomdp"]
 TEXT, QUIET, ACCENT = "#1a1a1a", "#6a6a6a", "#d9480f"
-HOLD = 5  # frames for which the film shows the last state of an episode
+HOLD = 5  # frames for which the video shows the last state of an episode
 
 Place = tuple[int, int] | tuple[int, int, int]
 """Where a number goes: a point (x, y) of the frame, or next to the pixels of a colour."""
@@ -184,10 +184,10 @@ class Args:
     """families to draw, such as Navigator; none: all"""
     zoom: int = 2
     """size of a frame's pixel in the pictures"""
-    film_steps: int = 60
-    """number of frames in the film"""
+    video_steps: int = 60
+    """number of frames in the video"""
     fps: int = 6
-    """frames per second of the film"""
+    """frames per second of the video"""
 
 
 @functools.cache
@@ -219,7 +219,7 @@ def moment(family: str) -> np.ndarray:
     return both_twins(family, take(states, slice(scene.step, scene.step + 1)))[:, 0]
 
 
-def film(family: str, steps: int) -> np.ndarray:
+def record_video(family: str, steps: int) -> np.ndarray:
     """Full and partial frames uint8[2, steps, 128, 128, 3] of the family's first episodes, one after the other."""
     wanted = []
     for states in episodes(family):
@@ -360,11 +360,12 @@ def main(args: Args) -> None:
     if not set(families) <= set(known):
         raise UserError(f"--families {' '.join(families)}: use {', '.join(known)}")
     moments = {family: moment(family) for family in families}
-    films = {family: film(family, args.film_steps) for family in families}
+    videos = {family: record_video(family, args.video_steps) for family in families}
     folder = Path(args.out) / "games"
     folder.mkdir(parents=True, exist_ok=True)
     sheet(moments, args.zoom).save(f"{args.out}/games.png", optimize=True)
-    pictures = [sheet({family: shots[:, i] for family, shots in films.items()}, zoom=1) for i in range(args.film_steps)]
+    shots = [{family: frames[:, i] for family, frames in videos.items()} for i in range(args.video_steps)]
+    pictures = [sheet(each, zoom=1) for each in shots]
     first, *later = in_one_palette(pictures)
     first.save(f"{args.out}/games.gif", save_all=True, append_images=later, duration=1000 // args.fps, loop=0)
     for family, twins in moments.items():

@@ -131,7 +131,7 @@ def picture(curves: dict, levels: dict, title: str, path: Path) -> None:
 
 
 def main(flags: list[str]) -> Path:
-    """Trains both agents, prints the table, and returns the folder with the picture and the film."""
+    """Trains both agents, prints the table, and returns the folder with the picture and the video."""
     refused = OURS & {flag.partition("=")[0].replace("_", "-") for flag in flags}
     if refused:
         print(f"memory_demo.py: error: {min(refused)}: leave it out, each training has its own", file=sys.stderr)
@@ -146,14 +146,14 @@ def main(flags: list[str]) -> Path:
         levels = {"best possible": reference.best} | levels
     title = f"{args['env_id']}, {'partially' if args['partial_obs'] else 'fully'} observable"
     picture(curves, levels, title, folder / "with_and_without_memory.png")
-    film = runs["with memory"] / "episode.gif"
-    if film.exists():
-        shutil.copyfile(film, folder / "episode.gif")
+    video = runs["with memory"] / "episode.gif"
+    if video.exists():
+        shutil.copyfile(video, folder / "episode.gif")
     reached = {f"{label} ({MEMORIES[label]})": means[-1] for label, (_, means) in curves.items()}
     print(f"\n{title}, greedy return after {curves['with memory'][0][-1]:,} steps")
     for label, value in sorted({**levels, **reached}.items(), key=lambda item: -item[1]):
         print(f"  {label:<26}{value:6.3f}")
-    print(f"picture and film in {folder}")
+    print(f"picture and video in {folder}")
     return folder
 
 

@@ -16,8 +16,8 @@ https://arxiv.org/abs/2108.13264). With three seeds or fewer, the interquartile 
 and pictures call it that.
 
 --over also draws OUT_over.png, a map of returns by group and parameter. Returns on popgym_arcade's ids are also
-normalised: 0 is the random policy, 1 the best possible (benchmark/results). The table has the minutes until half way.
-Several ids also give OUT_summary.md (ids by groups), OUT_half_way.md (the minutes until half way, ids by groups),
+normalised: 0 is the random policy, 1 the best possible (benchmark/results). The table has the minutes until halfway.
+Several ids also give OUT_summary.md (ids by groups), OUT_half_way.md (the minutes until halfway, ids by groups),
 OUT_normalised.png (all ids on one axis), and over all ids together OUT_aggregate.md, OUT_aggregate.png (curves over
 steps and wall time, performance profiles) and OUT_profile.csv.
 """
@@ -374,7 +374,7 @@ def can_be_normalised(cell: Cell) -> bool:
 
 
 def half_way(cell: Cell) -> str:
-    """Minutes until the first evaluation at which the seeds' interquartile mean is half way from the random policy's
+    """Minutes until the first evaluation at which the seeds' interquartile mean is halfway from the random policy's
     return to the best possible, or "not reached". Empty if returns cannot be normalised or minutes are unknown.
     """
     steps, returns = cell.curve()
@@ -482,7 +482,7 @@ def table(cells: list[Cell], by: str) -> str:
         )
     head = ["id", "twin", by_words(by), "seeds", "steps", "greedy return", *(["interquartile mean"] if cut else [])]
     head += ["95% interval", "each seed", "random policy", "last 100 training episodes", "steps/s", "minutes"]
-    return markdown([*head, "half way, minutes"], lines)
+    return markdown([*head, "halfway, minutes"], lines)
 
 
 def summary(cells: list[Cell]) -> str:
@@ -514,7 +514,7 @@ def summary_of_twin(cells: list[Cell]) -> str:
 
 
 def table_half_way(cells: list[Cell]) -> str:
-    """Markdown: ids by groups and twins, the minutes until half way. Empty if no cell has any."""
+    """Markdown: ids by groups and twins, the minutes until halfway. Empty if no cell has any."""
     columns = sorted({(cell.twin, cell.group) for cell in cells})
     found = {(cell.task, cell.twin, cell.group): half_way(cell) for cell in cells}
     if not any(found.values()):
@@ -790,7 +790,7 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
             if len(scores) > 1:
                 axes.hlines(y, *np.ravel(interval(scores)), color=how["color"], linewidth=2)
         axes.set_title("" if TWINS_IN_WORDS[twin] in args.title else TWINS_IN_WORDS[twin], fontsize=11)
-        axes.set_xticks([0, 0.5, 1], ["random", "half way", "best"])
+        axes.set_xticks([0, 0.5, 1], ["random", "halfway", "best"])
         for words, place in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
             words.set_horizontalalignment(place)  # those of two panels do not touch
         axes.grid(axis="y", alpha=0.3)

@@ -312,10 +312,10 @@ def expert_play(env_id):
     return play_games(env_id, states, np.stack([game.plan for game in games]))
 
 
-# A short film of each twin: pictures from reset and step, with auto-resets in between
+# A short video of each twin: pictures from reset and step, with auto-resets in between
 
 
-class Film(NamedTuple):
+class Video(NamedTuple):
     """Arrays with axes (time, copy); frame 0 is the reset's."""
 
     state: Any
@@ -325,13 +325,13 @@ class Film(NamedTuple):
     done: np.ndarray
 
 
-FILM_LIMIT = 20  # by then the first piece of Tetris is down
+VIDEO_LIMIT = 20  # by then the first piece of Tetris is down
 
 
 @functools.cache
-def film(env_id, partial_obs, steps=44, copies=6):
+def record_video(env_id, partial_obs, steps=44, copies=6):
     env, _ = make(env_id, partial_obs)
-    params = params_of(env_id, FILM_LIMIT)
+    params = params_of(env_id, VIDEO_LIMIT)
 
     @jax.jit
     def record(key):
@@ -340,7 +340,7 @@ def film(env_id, partial_obs, steps=44, copies=6):
 
         def one(key, state, action):
             frame, state, _, terminated, truncated, info = env.step(key, state, action, params)
-            return state, Film(state, frame, info["final_state"], info["final_observation"], terminated | truncated)
+            return state, Video(state, frame, info["final_state"], info["final_observation"], terminated | truncated)
 
         def body(state, inputs):
             keys, actions = inputs

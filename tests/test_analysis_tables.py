@@ -240,7 +240,7 @@ def test_pages_get_the_return_on_each_id_and_the_saliency_of_each_run(tmp_path):
     write(tmp_path / "recall_density/episodes.csv", [dict.fromkeys(recall_density.EPISODE_COLUMNS, "1")])
     (tmp_path / "saliency").mkdir()
     for name in ("A__pomdp__pqn_rnn__GRU__0__20261125-012605", "A__mdp__pqn_rnn__GRU__0__20261125-012605-2"):
-        for kind in ("__grid.png", "__line.png", "__film.gif", ".html"):
+        for kind in ("__grid.png", "__line.png", "__video.gif", ".html"):
             (tmp_path / "saliency" / f"{name}{kind}").write_text(name + kind)
     folders = tuple(str(tmp_path / name) for name in ("gap_and_bias", "recall_density", "saliency"))
     analysis_tables.main(analysis_tables.Args(folders=folders, out=str(tmp_path / "pages")))

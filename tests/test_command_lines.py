@@ -172,7 +172,7 @@ def test_a_tilde_is_the_home_folder_in_every_path(unfinished, tmp_path, monkeypa
     assert parsed("--from-run", run).from_run == str(unfinished)
     args = script("evaluate").Args(runs=(run, "~/*"), out="~/out").checked()
     assert args.runs == (str(unfinished), f"{tmp_path}/*") and args.out == f"{tmp_path}/out"
-    assert play.parse_args(["NavigatorEasy", "--record", "~/film.gif"]).record == tmp_path / "film.gif"
+    assert play.parse_args(["NavigatorEasy", "--record", "~/video.gif"]).record == tmp_path / "video.gif"
 
 
 @pytest.fixture(autouse=True)

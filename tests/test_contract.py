@@ -383,7 +383,7 @@ ROLLOUTS_ONLY = [
     ("--num-envs 100000 --num-steps 100000 --num-minibatches 100000", "10000000000 steps"),
 ]
 REPLAY_ONLY = [
-    ("--storage films", "states, frames"),
+    ("--storage videos", "states, frames"),
     ("--tau 2", "from 0 to 1"),
     ("--learning-starts 2000000", "use no more"),
     ("--buffer-size 10", "--buffer-size 10"),
@@ -391,7 +391,7 @@ REPLAY_ONLY = [
 ]
 REFUSALS = [(name, *case) for name in ON_POLICY for case in ROLLOUTS_ONLY]
 REFUSALS += [(name, *case) for name in OFF_POLICY for case in REPLAY_ONLY]
-REFUSALS += [(name, "--storage films", "frames, states") for name in ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn")]
+REFUSALS += [(name, "--storage videos", "frames, states") for name in ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn")]
 REFUSALS += [("dqn_mlp", "--train-frequency 12", "use 8 or 16"), ("dqn_mlp", "--train-frequency 40", "use 32 or 64")]
 REFUSALS += [
     ("dqn_rnn", "--burn-in 12", "use 8 or 16"),

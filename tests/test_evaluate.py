@@ -1,4 +1,4 @@
-"""evaluate.py: the returns that training reported, both twins, films, tables."""
+"""evaluate.py: the returns that training reported, both twins, videos, tables."""
 
 import csv
 import dataclasses
@@ -44,9 +44,9 @@ def test_reloading_gives_the_return_that_training_reported(folder, tmp_path, nam
         evaluate.main(Args(runs=(str(run),), step=100))
 
 
-def test_both_twins_of_the_same_episodes_and_films(folder, tmp_path, capsys):
+def test_both_twins_of_the_same_episodes_and_videos(folder, tmp_path, capsys):
     run = untrained("pqn_mlp", folder, **PIXELS)
-    args = Args(runs=(str(run),), twin="both", gif=True, mp4=True, side_by_side=True, films=2, out=str(tmp_path / "o"))
+    args = Args(runs=(str(run),), twin="both", gif=True, mp4=True, side_by_side=True, videos=2, out=str(tmp_path / "o"))
     out = evaluate.main(args)
     rows, episodes = rows_of(out / "evaluate.csv"), rows_of(out / "episodes.csv")
     assert [(row["partial_obs"], row["trained_partial_obs"]) for row in rows] == [("False", "True"), ("True", "True")]
@@ -58,9 +58,9 @@ def test_both_twins_of_the_same_episodes_and_films(folder, tmp_path, capsys):
         assert float(row["return_low"]) <= returns.mean() <= float(row["return_high"])
         twin = "pomdp" if row["partial_obs"] == "True" else "mdp"
         for i in range(2):
-            film = Image.open(out / f"{run.name}__{twin}__{i}.gif")
-            assert film.n_frames == int(mine[i]["length"]) + 1 and film.size == (512, 256)
-            assert frames_in(out / f"{run.name}__{twin}__{i}.mp4") == (film.n_frames, 512, 256)
+            video = Image.open(out / f"{run.name}__{twin}__{i}.gif")
+            assert video.n_frames == int(mine[i]["length"]) + 1 and video.size == (512, 256)
+            assert frames_in(out / f"{run.name}__{twin}__{i}.mp4") == (video.n_frames, 512, 256)
     first = [Image.open(out / f"{run.name}__{twin}__0.gif").convert("RGB") for twin in ("mdp", "pomdp")]
     np.testing.assert_array_equal(*map(np.asarray, first))  # the episodes of both twins begin in the same state
     table = capsys.readouterr().out
@@ -104,14 +104,14 @@ def test_another_environment_with_the_same_frames(folder, tmp_path):
 def test_frames_of_256_pixels(folder):
     agent = agent_in(untrained("pqn_mlp", folder, obs_size=256, **PIXELS))
     agent = dataclasses.replace(agent, args=dataclasses.replace(agent.args, eval_episodes=1))
-    assert evaluate.film(agent, 1, False, None, True)[0].shape[1:] == (256, 512, 3)
+    assert evaluate.record_video(agent, 1, False, None, True)[0].shape[1:] == (256, 512, 3)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"episodes": 0}, "--episodes 0"),
-        ({"films": -1}, "--films -1"),
+        ({"videos": -1}, "--videos -1"),
         ({"seed": -1}, "--seed -1"),
         ({"side_by_side": True}, "--side-by-side"),
     ],
@@ -121,11 +121,11 @@ def test_wrong_arguments_are_refused(changes, words):
         Args(**changes).checked()
 
 
-def test_films_that_cannot_be_made_are_refused(folder, tmp_path):
+def test_videos_that_cannot_be_made_are_refused(folder, tmp_path):
     run = untrained("pqn_mlp", folder)
-    with pytest.raises(UserError, match="film popgym_arcade games only"):
+    with pytest.raises(UserError, match="record popgym_arcade games only"):
         evaluate.main(Args(runs=(str(run),), gif=True, out=str(tmp_path / "out")))
     run = untrained("pqn_mlp", folder, **PIXELS)
-    with pytest.raises(UserError, match="--films 4: only 3 episodes are played"):
-        evaluate.main(Args(runs=(str(run),), gif=True, films=4, out=str(tmp_path / "out")))
+    with pytest.raises(UserError, match="--videos 4: only 3 episodes are played"):
+        evaluate.main(Args(runs=(str(run),), gif=True, videos=4, out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()

@@ -15,9 +15,9 @@ def test_every_family_has_a_scene():
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """The folder of a family's pictures, with a film of five frames."""
+    """The folder of a family's pictures, with a video of five frames."""
     folder = tmp_path_factory.mktemp("gallery")
-    gallery.main(gallery.Args(out=str(folder), families=("Navigator",), film_steps=5))
+    gallery.main(gallery.Args(out=str(folder), families=("Navigator",), video_steps=5))
     return folder
 
 
@@ -34,13 +34,13 @@ def test_the_pictures_hold_the_frames_they_promise(drawn):
         assert 0.9 < (shown == frame).all(axis=-1).mean() < 1  # numbers and frame are on it
 
 
-def test_the_film_shows_the_players_episodes_from_the_start(drawn):
-    film = Image.open(drawn / "games.gif")
+def test_the_video_shows_the_players_episodes_from_the_start(drawn):
+    video = Image.open(drawn / "games.gif")
     states = take(gallery.episodes("Navigator")[0], slice(0, 5))
-    assert film.n_frames == 5 and states.time.tolist() == [0, 1, 2, 3, 4]
+    assert video.n_frames == 5 and states.time.tolist() == [0, 1, 2, 3, 4]
     for i, frames in enumerate(gallery.both_twins("Navigator", states).swapaxes(0, 1)):
-        film.seek(i)
-        shown = np.asarray(film.convert("RGB"))
+        video.seek(i)
+        shown = np.asarray(video.convert("RGB"))
         for top, frame in zip((17, 17 + 132), frames, strict=True):
             np.testing.assert_array_equal(shown[top : top + 128, 24 : 24 + 128], frame)
 
@@ -48,7 +48,7 @@ def test_the_film_shows_the_players_episodes_from_the_start(drawn):
 def test_an_episode_ends_with_its_final_state():
     states = gallery.episodes("Navigator")[0]
     assert states.score[-1] == 100 and (states.score[:-1] == 0).all()  # the treasure is claimed
-    assert gallery.film("Navigator", 40).shape == (2, 40, 128, 128, 3)
+    assert gallery.record_video("Navigator", 40).shape == (2, 40, 128, 128, 3)
 
 
 def test_a_number_is_put_beside_the_pixels_of_a_colour():

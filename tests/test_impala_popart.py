@@ -26,7 +26,7 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import MAX_INT
 from popgym_arcade.baselines.running.checkpoints import save_checkpoint
 from popgym_arcade.baselines.running.folder import make_run_folder
-from popgym_arcade.baselines.running.pictures import save_films
+from popgym_arcade.baselines.running.pictures import save_videos
 from popgym_arcade.baselines.running.records import Records
 
 STEPS, ENVS, TASKS, ACTIONS = 12, 6, 3, 4
@@ -595,11 +595,11 @@ def test_returns_of_tasks_are_normalized_between_random_and_best(tmp_path):
 
 
 @pytest.mark.thorough
-def test_each_task_is_filmed(tmp_path):
+def test_each_task_is_recorded(tmp_path):
     args = small("impala_popart", **TWO)
     _, params = fresh_params("impala_popart", args)
     program = *impala_popart.make_actor(args)[1:], impala_popart.POLICIES["greedy"]
-    save_films(args, tmp_path, program, params, jax.random.key(1))
+    save_videos(args, tmp_path, program, params, jax.random.key(1))
     names = [f"episode_{task}.gif" for task in ("CartPoleEasy", "NavigatorEasy")]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 

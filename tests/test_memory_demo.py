@@ -55,7 +55,7 @@ def test_both_agents_are_trained_and_compared(trained, capsys):
         *(["without memory (MLP)", "0.100"], ["random policy", "-0.020"]),
     ]
     assert where.endswith(str(folder))
-    assert (folder / "episode.gif").read_bytes() == b"MinGRU"  # the film of the agent with memory
+    assert (folder / "episode.gif").read_bytes() == b"MinGRU"  # the video of the agent with memory
     assert (folder / "with_and_without_memory.png").stat().st_size > 10_000
 
 

@@ -185,11 +185,11 @@ def test_the_minutes_until_it_was_half_way_to_the_best_return(tmp_path):
         write_events(run, [(100, 2, {"eval/episodic_return": 0.2}), (200, 5, {"eval/episodic_return": 0.5})])
         write_events(run, [(300, 9, {"eval/episodic_return": last})])
     gru, mlp = lines_of(report.table(cells_of(tmp_path), "memory"))
-    assert float(gru["half way, minutes"]) == pytest.approx(5, abs=0.3) and mlp["half way, minutes"] == "not reached"
+    assert float(gru["halfway, minutes"]) == pytest.approx(5, abs=0.3) and mlp["halfway, minutes"] == "not reached"
     (row,) = lines_of(report.table_half_way(cells_of(tmp_path)))
     assert row == {
         "id": "MineSweeperEasy",
-        "GRU, fully observable": gru["half way, minutes"],
+        "GRU, fully observable": gru["halfway, minutes"],
         "MLP (no memory), fully observable": "not reached",
     }
 

@@ -17,7 +17,7 @@ from scripts import arcade, evaluation_program, script, small
 import pqn_mlp
 from popgym_arcade.baselines.running import folder as run_folder
 from popgym_arcade.baselines.running.evaluation import evaluation_keys, make_evaluate, make_keys
-from popgym_arcade.baselines.running.pictures import film_episode, save_gif
+from popgym_arcade.baselines.running.pictures import record_episode, save_gif
 
 FLAGS = "--env-id CartPole-v1 --num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 256"
 
@@ -120,7 +120,7 @@ def test_output_that_is_not_a_terminal_has_plain_lines(tmp_path):
         assert word in out
 
 
-# ------------------------------------------------------------------------------------------------------------ films
+# ------------------------------------------------------------------------------------------------------------ videos
 
 
 def test_capture_video(tmp_path):
@@ -132,23 +132,23 @@ def test_capture_video(tmp_path):
 @pytest.mark.parametrize(
     ("name", "twin", "width"), [("pqn_mlp", True, 256), pytest.param("ppo_rnn", False, 128, marks=pytest.mark.thorough)]
 )
-def test_a_film_ends_with_the_last_frame(name, twin, width, tmp_path):
+def test_a_video_ends_with_the_last_frame(name, twin, width, tmp_path):
     args = arcade(name, env_params=("max_steps_in_episode=3",), partial_obs=twin)
     _, begin, act = script(name).make_actor(args)
     params = jax.jit(script(name).make_train(args)[0])(jax.random.key(0)).params
     greedy = script(name).POLICIES["greedy"]
-    (frames,) = film_episode(args, begin, act, greedy, params, jax.random.key(1))
+    (frames,) = record_episode(args, begin, act, greedy, params, jax.random.key(1))
     assert [frame.shape for frame in frames] == [(128, width, 3)] * 4  # of time 0, 1, 2, 3
     save_gif(frames, tmp_path / "episode.gif")
     with Image.open(tmp_path / "episode.gif") as picture:
         assert picture.n_frames == 4 and picture.size == (2 * width, 256)
 
 
-def test_tasks_are_filmed_together_each_to_its_end():
+def test_tasks_are_recorded_together_each_to_its_end():
     impala = script("impala_popart")
     args = arcade("impala_popart", env_ids=("CartPoleEasy", "BreakoutEasy"), env_params=("max_steps_in_episode=9",))
     _, begin, act = impala.make_actor(args)
     params = jax.jit(impala.make_train(args)[0])(jax.random.key(0)).params
-    films = film_episode(args, begin, act, impala.POLICIES["greedy"], params, jax.random.key(1))
-    assert len(films) == 2 and all(1 < len(frames) <= 10 for frames in films)
-    assert not np.array_equal(films[0][0], films[1][0])
+    videos = record_episode(args, begin, act, impala.POLICIES["greedy"], params, jax.random.key(1))
+    assert len(videos) == 2 and all(1 < len(frames) <= 10 for frames in videos)
+    assert not np.array_equal(videos[0][0], videos[1][0])

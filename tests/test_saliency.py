@@ -189,7 +189,7 @@ def test_the_script_writes_pictures_and_numbers_of_both_twins(folder, tmp_path, 
     args = Args(runs=(str(run),), out=str(tmp_path / "out"), kind=kinds, twin="both", steps=6, stride=40, lag=(0, 2))
     out = saliency.main(args)
     name = run.name
-    pictures = [f"{name}__{part}" for part in ("grid.png", "line.png", "film.gif", "perturbation.png")]
+    pictures = [f"{name}__{part}" for part in ("grid.png", "line.png", "video.gif", "perturbation.png")]
     arrays = [f"{name}__{twin}__gradient.npz" for twin in ("mdp", "pomdp")]
     arrays += [f"{name}__{twin}__perturbation_5_{lag}.npz" for twin in ("mdp", "pomdp") for lag in (0, 2)]
     assert {path.name for path in out.iterdir()} == {*pictures, *arrays, f"{name}.html"}
@@ -238,7 +238,7 @@ def test_pictures_show_step_n_in_rows_and_frame_t_in_columns(folder):
         for axes, (n, t) in zip(maps, places, strict=True):
             np.testing.assert_array_equal(axes.images[0].get_array(), found.maps[n, t])
             assert axes.get_title() == f"{found.shares[n, t]:.1%}"
-    image = np.asarray(saliency.film([found], 4)[2])
+    image = np.asarray(saliency.draw_video([found], 4)[2])
     for column, t in enumerate(range(3), 1):
         norm = saliency.colour_scale([found.maps[2, :3]])
         want = saliency.laid_over(found.obs[t], np.asarray(norm(found.maps[2, t])))

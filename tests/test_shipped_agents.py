@@ -85,7 +85,7 @@ def test_the_showcase_decides_by_a_number_that_it_no_longer_sees():
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_an_agent_has_its_film_and_its_return_on_the_page(folder):
+def test_an_agent_has_its_video_and_its_return_on_the_page(folder):
     page = (ROOT / "docs/agents.md").read_text()
     assert f"(figures/agents/{folder.name}.gif)" in page
     (row,) = (line for line in page.splitlines() if line.startswith(f"| {folder.name} |"))

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 from harness import (
     EASY_USUALLY,
-    FILM_LIMIT,
     IDS,
     TWINS,
+    VIDEO_LIMIT,
     facts,
-    film,
     flat,
     frames,
     join,
     make,
     only_usually,
     random_play,
+    record_video,
     resets,
     same_pictures,
     size,
@@ -50,9 +50,9 @@ def test_equal_states_rewards_and_flags_along_long_random_play(env_id):
 def test_frames_are_those_of_the_states(env_id, twin):
     """What reset and step return as pictures is what get_obs draws of the states beside them, resets in between too."""
     env, params = make(env_id, TWINS[twin])
-    shot = film(env_id, TWINS[twin])
+    shot = record_video(env_id, TWINS[twin])
     assert shot.done.sum() >= 2 * shot.done.shape[1] and (shot.state.time[1:][shot.done] == 0).all()
-    assert shot.final_state.time.max() == FILM_LIMIT
+    assert shot.final_state.time.max() == VIDEO_LIMIT
     for frame, state in ((shot.frame, shot.state), (shot.final_frame, shot.final_state)):
         assert frame.dtype == np.uint8
         assert bool(env.observation_space(params).contains(frame[0, 0]))
@@ -60,8 +60,8 @@ def test_frames_are_those_of_the_states(env_id, twin):
 
 
 @pytest.mark.parametrize("env_id", EASY_USUALLY)
-def test_films_differ_in_their_pictures_only(env_id):
-    full, partial = film(env_id, False), film(env_id, True)
+def test_videos_differ_in_their_pictures_only(env_id):
+    full, partial = record_video(env_id, False), record_video(env_id, True)
     for name in ("state", "final_state", "done"):
         jax.tree.map(np.testing.assert_array_equal, getattr(full, name), getattr(partial, name))
     first = full.state.time == 0

@@ -254,7 +254,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
 
     params: Any
     opt_state: Any
@@ -359,11 +359,11 @@ def make_train(args: Args):
         rollout = rollout.replace(reward=rollout.reward / reward_scale.std)
         target = q_lambda_returns(rollout, next_value, args.gamma, args.q_lambda)
 
-        def minibatch(learner, envs):
+        def minibatch(learner, picked):
             """One gradient step on the whole sequences of some environments."""
             params, opt_state = learner
-            batch, batch_target = pick_envs((rollout, target), envs)
-            carry = pick_envs(state.actor.carry, envs, axis=0)
+            batch, batch_target = pick_envs((rollout, target), picked)
+            carry = pick_envs(state.actor.carry, picked, axis=0)  # the memory before the rollout
             (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, batch_target)
             updates, opt_state = optimizer.update(grads, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}

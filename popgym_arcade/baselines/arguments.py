@@ -229,13 +229,13 @@ class ArcadeArgs(RunArgs):
     obs_size: int = 128
     """side of the frame in pixels, 128 or 256 (popgym_arcade games only)"""
     capture_video: bool = False
-    """film one greedy episode at the end, as a GIF in the run folder (popgym_arcade games only)"""
+    """record one greedy episode at the end, as a GIF in the run folder (popgym_arcade games only)"""
 
     def check_tasks(self) -> None:
         super().check_tasks()
         if self.capture_video and not is_arcade(self):
             names = " ".join(self.task_names)
-            raise UserError(f"--capture-video films popgym_arcade games only: leave it out with {names}")
+            raise UserError(f"--capture-video records popgym_arcade games only: leave it out with {names}")
 
 
 def run_name(args: RunArgs) -> str:

@@ -1,1 +1,1 @@
-"""The run itself: command line, run folder, checkpoints, curves, evaluation, films, signals."""
+"""The run itself: command line, run folder, checkpoints, curves, evaluation, videos, signals."""

@@ -1,4 +1,4 @@
-"""What a finished run leaves to look at: `curve.png`, and films of one greedy episode."""
+"""What a finished run leaves to look at: `curve.png`, and videos of one greedy episode."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.running.records import Records
 
-MAX_FRAMES = 2_000  # of a film
+MAX_FRAMES = 2_000  # of a video
 FRAME_MILLISECONDS = 50
 
 
@@ -51,16 +51,16 @@ def draw_task(axes: Any, records: Records, n: int) -> None:
     axes.grid(alpha=0.3)
 
 
-def save_films(args: Any, folder: Path, program: tuple, params: Any, keys: jax.Array) -> None:
-    """A GIF of a greedy episode of each task, played by the first seed. See `film_episode`."""
+def save_videos(args: Any, folder: Path, program: tuple, params: Any, keys: jax.Array) -> None:
+    """A GIF of a greedy episode of each task, played by the first seed. See `record_episode`."""
     if args.num_seeds > 1:
         params, keys = jax.tree.map(lambda x: x[0], (params, keys))
-    films = film_episode(args, *program, params, keys)
-    for name, frames in zip(args.task_names, films, strict=True):
-        save_gif(frames, folder / (f"episode_{name}.gif" if len(films) > 1 else "episode.gif"))
+    videos = record_episode(args, *program, params, keys)
+    for name, frames in zip(args.task_names, videos, strict=True):
+        save_gif(frames, folder / (f"episode_{name}.gif" if len(videos) > 1 else "episode.gif"))
 
 
-def film_episode(args: Any, begin: Callable, act: Callable, greedy: Any, params: Any, key: jax.Array) -> list[list]:
+def record_episode(args: Any, begin: Callable, act: Callable, greedy: Any, params: Any, key: jax.Array) -> list[list]:
     """The frames of a greedy episode of each task: what the agent sees and, if that is partial, the full frame.
 
     uint8 [side, side or 2 side, 3] each. `params` and `key` are those of one seed.
@@ -88,13 +88,13 @@ def film_episode(args: Any, begin: Callable, act: Callable, greedy: Any, params:
         return actor, transition.terminated | transition.truncated, pictures(final if len(twins) > 1 else final[0])
 
     actor, over = begin(key, 1), np.zeros(len(twins), bool)
-    films = [[np.asarray(frame)] for frame in pictures(actor.env_state)]
-    while not over.all() and max(map(len, films)) < MAX_FRAMES:
+    videos = [[np.asarray(frame)] for frame in pictures(actor.env_state)]
+    while not over.all() and max(map(len, videos)) < MAX_FRAMES:
         actor, done, frames = advance(actor)
         for n in np.flatnonzero(~over):
-            films[n].append(np.asarray(frames[n]))
+            videos[n].append(np.asarray(frames[n]))
         over |= np.asarray(done)
-    return films
+    return videos
 
 
 def save_gif(frames: list[np.ndarray], path: Path) -> None:

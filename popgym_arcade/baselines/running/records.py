@@ -67,8 +67,8 @@ class Evaluations:
     def is_finished(self, step: int) -> bool:
         """Whether a training at this step is over and has written everything."""
         over = step >= self.args.total_timesteps or self.reached_target()
-        filmed = not getattr(self.args, "capture_video", False) or any(self.folder.glob("episode*.gif"))
-        return over and step in self.returns("greedy")[0] and (self.folder / "curve.png").is_file() and filmed
+        recorded = not getattr(self.args, "capture_video", False) or any(self.folder.glob("episode*.gif"))
+        return over and step in self.returns("greedy")[0] and (self.folder / "curve.png").is_file() and recorded
 
 
 class Records(Evaluations):

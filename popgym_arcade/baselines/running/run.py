@@ -34,7 +34,7 @@ from popgym_arcade.baselines.running.flags import python_command
 from popgym_arcade.baselines.running.folder import make_run_folder, one_line_for_disk_errors, removed_on_failure
 from popgym_arcade.baselines.running.memory_use import check_memory
 from popgym_arcade.baselines.running.metrics import check_finite
-from popgym_arcade.baselines.running.pictures import draw_curve, save_films
+from popgym_arcade.baselines.running.pictures import draw_curve, save_videos
 from popgym_arcade.baselines.running.programs import abstract_state, compile_evaluate, compile_train_chunk, jit_init
 from popgym_arcade.baselines.running.records import Evaluations, Records, say
 from popgym_arcade.baselines.running.signals import heard, stop_signals, waited
@@ -238,13 +238,13 @@ class Run:
         )
 
     def draw(self, params: Any) -> None:
-        """`curve.png`, and with `--capture-video` a film of each task."""
-        filmed = getattr(self.args, "capture_video", False)
-        params = on_host(params) if filmed else None
+        """`curve.png`, and with `--capture-video` a video of each task."""
+        capture = getattr(self.args, "capture_video", False)
+        params = on_host(params) if capture else None
         if not self.records.writers:
             return
         draw_curve(self.records)
-        if filmed:
+        if capture:
             key = evaluation_keys(self.args, self.eval_keys, self.step + 1)
             program = self.begin_actor, self.act, self.policies["greedy"]
-            waited(save_films, self.args, self.folder, program, params, key)
+            waited(save_videos, self.args, self.folder, program, params, key)
