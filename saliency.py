@@ -676,7 +676,7 @@ def play(agents: list[Agent], args: Args) -> list[Trajectory]:
         at = length - 1 if args.at is None else args.at
         if "perturbation" in args.kind and not max(args.lag) <= at < length:
             wrong = f"--at {at}" if at >= length else f"--lag {max(args.lag)}"
-            raise UserError(f"{wrong}: the episode of {agent.name} ({agent.twin}) has {length} steps")
+            raise UserError(f"{wrong}: the episode of {agent.name} ({agent.twin}) has {length} steps, from 0")
     return trajectories
 
 

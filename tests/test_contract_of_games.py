@@ -1,5 +1,6 @@
 """Mistakes in your own game: one clear line, from `register` and from the scripts, before anything is compiled."""
 
+import random
 import sys
 
 import jax
@@ -54,6 +55,16 @@ def branches(self, key, state, action, params):
     return state, 1.0, True
 
 
+def remembers(self, key, params):
+    self.home = jax.random.randint(key, (), 0, 5)
+    return Place(time=jnp.int32(0), x=self.home)
+
+
+def counts(self, state, params=None):
+    self.frames = 1
+    return Corridor.render(self, state)
+
+
 def without_size(self, partial_obs=False):
     Corridor.__init__(self, partial_obs)
 
@@ -74,7 +85,27 @@ MISTAKES = {
     "parameters": ({"default_params": None}, "default_params is a NoneType, not an ArcadeParams"),
     "no transition": ({"transition": ArcadeEnvironment.transition}, "Mine has no method transition"),
     "no render": ({"render": ArcadeEnvironment.render}, "Mine has no method render"),
-    "first arguments": ({"reset_state": lambda self, key: None}, "reset_state fails: TypeError: .* takes 2 positional"),
+    "few arguments": (
+        {"reset_state": lambda self, key: None},
+        r"Mine: reset_state must take \(self, key, params\)",
+    ),
+    "no key": (
+        {"transition": lambda self, state, action: (state, 0.0, False)},
+        r"Mine: transition must take \(self, key, state, action, params\)",
+    ),
+    "state outside JAX": (
+        {"reset_state": lambda self, key, params: object()},
+        "reset_state returns a value that is not an array; a state is a flax.struct dataclass",
+    ),
+    "remembers outside the state": (
+        {"reset_state": remembers},
+        "reset_state sets self.home; the state must hold everything that changes",
+    ),
+    "counts frames": ({"render": counts}, "render sets self.frames; the state must hold"),
+    "randomness of Python": (
+        {"reset_state": lambda self, key, params: Place(time=jnp.int32(0), x=jnp.int32(random.random() * 1e9))},
+        "reset_state differs from call to call; draw random numbers with jax.random and the key",
+    ),
     "plain state": (
         {"reset_state": lambda self, key, params: jnp.int32(0)},
         "reset_state returns a ShapeDtypeStruct, not a flax.struct dataclass that extends ArcadeState",

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import tyro
 from harness import IDS
+from PIL import Image
 from runs import command, only, parsed, rows
 from scripts import ALL
 
@@ -49,9 +50,12 @@ def run_blocks(page):
 
 
 @pytest.fixture(scope="module")
-def own_twin():
+def own_twin(tmp_path_factory):
     """What the page defines; its id is forgotten afterwards, because other tests go through all ids."""
-    names = run_blocks(OWN_TWIN)
+    folder = tmp_path_factory.mktemp("page")
+    with contextlib.chdir(folder):
+        names = run_blocks(OWN_TWIN)
+    names["picture"] = Image.open(folder / "lamps.png")
     sys.modules["lamps"] = types.ModuleType("lamps")  # what the page saves as lamps.py
     sys.modules["lamps"].Lamps = names["Lamps"]
     yield names
@@ -87,6 +91,12 @@ def test_gymnasium_knows_the_game_of_the_page(own_twin):
     rewards = [envs.step(np.full(4, 2))[1] for _ in range(8)]
     left = frames[:, 40, 36].tolist()  # lit lamps are yellow
     assert np.sum(rewards, 0).tolist() == [float(pixel == [255, 220, 0]) for pixel in left]
+
+
+def test_the_picture_of_the_page_shows_that_the_twins_differ(own_twin):
+    full, partial = np.split(np.asarray(own_twin["picture"]), 2, axis=1)
+    yellow = [(frame == (255, 220, 0)).all(axis=-1)[:96] for frame in (full, partial)]  # above the row of squares
+    assert yellow[0].any() and not yellow[1].any()
 
 
 @pytest.mark.parametrize("obs_size", [128, 256])

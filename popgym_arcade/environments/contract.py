@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnax.environments.environment import Environment
 
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeParams, ArcadeState
@@ -18,7 +20,8 @@ def check_game(game: type[ArcadeEnvironment], obs_size: int = 128) -> None:
     """Checks both twins of a game against the contract of `ArcadeEnvironment`.
 
     Raises ValueError, in one line, for the first thing that is wrong: the constructor, `max_steps`, a missing method,
-    the fields of the state, the reward, the end, or the frame.
+    the fields of the state, the reward, the end, or the frame. It cannot see what a frame looks like, nor whether the
+    twins differ.
     """
     for partial_obs in (False, True):
         _check_twin(game, partial_obs, obs_size)
@@ -60,6 +63,8 @@ def _check_twin(game: type[ArcadeEnvironment], partial_obs: bool, obs_size: int)
         raise ValueError(f"{name}: max_steps is {limit}, use a whole number of 1 or more")
 
     key, action = jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32)
+    for method, count in (("reset_state", 2), ("transition", 4), ("render", 1)):
+        _check_parameters(env, name, method, count)
     state = _traced(env, name, "reset_state", env.reset_state, key, params)
     if not isinstance(state, ArcadeState):
         kind = type(state).__name__
@@ -73,14 +78,48 @@ def _check_twin(game: type[ArcadeEnvironment], partial_obs: bool, obs_size: int)
     _check_observation(name, "render", _traced(env, name, "render", env.render, state), env.observation_space(params))
 
 
-def _traced(env: Environment, name: str, method: str, function: Callable, *args: Any) -> Any:
-    """Shapes and dtypes of what a method returns. Raises ValueError if it cannot be traced."""
+def _check_parameters(env: ArcadeEnvironment, name: str, method: str, count: int) -> None:
+    """A method accepts `count` arguments, like that of the base class."""
     try:
-        return jax.eval_shape(partial(function), *args)
+        inspect.signature(getattr(env, method)).bind(*range(count))
+    except TypeError:
+        expected = inspect.signature(getattr(ArcadeEnvironment, method)).parameters
+        raise ValueError(f"{name}: {method} must take ({', '.join(expected)})") from None
+
+
+def _traced(env: Environment, name: str, method: str, function: Callable, *args: Any) -> Any:
+    """Shapes and dtypes of what a method returns.
+
+    Raises ValueError if it cannot be traced, if it sets an attribute, or if tracing it again gives another program.
+    """
+    attributes = dict(vars(env))
+    try:
+        (program, shapes), (again, _) = (jax.make_jaxpr(partial(function), return_shape=True)(*args) for _ in range(2))
     except NotImplementedError:
         raise ValueError(f"{name} has no method {method}") from None
     except Exception as error:
+        if "is not a valid JAX type" in str(error):
+            why = "returns a value that is not an array; a state is a flax.struct dataclass that extends ArcadeState"
+            raise ValueError(f"{name}: {method} {why}") from None
         raise ValueError(f"{name}: {method} fails: {_one_line(error, type(env))}") from None
+    for attribute, value in vars(env).items():
+        if value is not attributes.get(attribute, attributes):
+            raise ValueError(f"{name}: {method} sets self.{attribute}; the state must hold everything that changes")
+    if not _same_program(program, again):
+        raise ValueError(f"{name}: {method} differs from call to call; draw random numbers with jax.random and the key")
+    return shapes
+
+
+def _same_program(one: Any, other: Any) -> bool:
+    """Whether two jaxprs have the same operations and constants; addresses in memory do not count."""
+    texts = [re.sub(r"0x[0-9a-f]+", "", str(program)) for program in (one, other)]
+    constants = zip(one.consts, other.consts, strict=False)
+    return texts[0] == texts[1] and all(a is b or _values(a) == _values(b) for a, b in constants)
+
+
+def _values(x: Any) -> bytes:
+    """The bytes of an array, or of random keys."""
+    return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x).tobytes()
 
 
 def _check_length(name: str, method: str, result: Any, parts: tuple[str, ...]) -> None:
