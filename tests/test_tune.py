@@ -39,7 +39,7 @@ def note(number, frame):
 signal.signal(signal.SIGINT, note)
 signal.signal(signal.SIGTERM, note)
 end = int(os.environ.get("EXIT", 0))
-print("player.py: error: the disk is full")
+print("player.py: error: the disk is full", flush=True)
 if end < 0:
     os.kill(os.getpid(), -end)
 if end:
