@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import gymnax
 import jax
 import numpy as np
 
-import popgym_arcade
 from popgym_arcade.environments.arcade import DOWN, FIRE, LEFT, OBS_SIZES, RIGHT, UP
+from popgym_arcade.registration import make_game
 
 MOVING = ("Breakout", "CartPole", "NoisyCartPole", "Skittles", "Tetris")  # families that move on their own: FIRE waits
 WAIT = FIRE
@@ -38,9 +37,9 @@ class Session:
 
     def __init__(self, env_id: str, twins: Sequence[bool], obs_size: int, seed: int):
         """`twins` are the values of `partial_obs` to show, from left to right. Raises ValueError for an unknown id."""
-        environments = [gymnax.make(env_id, partial_obs=partial_obs, obs_size=obs_size) for partial_obs in twins]
-        self._env, self._params = environments[0]
-        self._draw = jax.jit(lambda state: [env.get_obs(state) for env, _ in environments])
+        environments = [make_game(env_id, partial_obs, obs_size) for partial_obs in twins]
+        self._env, self._params = environments[0], environments[0].default_params
+        self._draw = jax.jit(lambda state: [env.get_obs(state) for env in environments])
         self._key = jax.random.key(seed)
         self.restart()
 
@@ -87,7 +86,7 @@ def expanded(path: str) -> Path:
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The flags on the command line, checked as far as possible without a window."""
     parser = _Parser("popgym-arcade-play", description="Play a game with arrows and space; R restarts, Q quits.")
-    parser.add_argument("env_id", help="a game, for example NavigatorEasy")
+    parser.add_argument("env_id", help="a game: NavigatorEasy, for example, or MODULE:CLASS of your own")
     parser.add_argument("-p", "--partial-obs", action="store_true", help="show the partially observable twin")
     parser.add_argument("--both", action="store_true", help="show both twins side by side")
     parser.add_argument("-o", "--obs-size", type=int, choices=OBS_SIZES, default=256, help="side of a frame in pixels")
@@ -101,7 +100,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--seed {args.seed}: use a number from 0 to {2**32 - 1}")
     if args.fps is not None and not 0 < args.fps <= 1000:
         parser.error(f"--fps {args.fps:g}: use a number above 0, up to 1000")
-    if args.fps is not None and not args.env_id.startswith(MOVING):
+    if args.fps is not None and ":" not in args.env_id and not args.env_id.startswith(MOVING):
         parser.error(f"--fps: {args.env_id} moves only on a key; games that move on their own: {', '.join(MOVING)}")
     if args.record is not None and args.record.suffix != ".gif":
         parser.error(f"--record {args.record}: use a name that ends with .gif")
@@ -110,7 +109,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.record is not None and not args.record.absolute().parent.is_dir():
         parser.error(f"--record {args.record}: there is no folder {args.record.parent}")
     try:
-        popgym_arcade.make(args.env_id)
+        make_game(args.env_id)
     except ValueError as error:
         parser.error(str(error))
     return args

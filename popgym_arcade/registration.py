@@ -3,7 +3,7 @@
 import copy
 import difflib
 import sys
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import gymnasium
@@ -16,6 +16,7 @@ import popgym_arcade_gymnasium
 from popgym_arcade import environments
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
 from popgym_arcade.environments.contract import check_game
+from popgym_arcade.own_classes import class_of
 from popgym_arcade.wrappers import Wrapper
 
 _CONSTRUCTORS = {env_id: getattr(environments, env_id) for env_id in environments.__all__}
@@ -66,8 +67,9 @@ def make(
 
     With `final_state`, `info` also holds the state after the step and before the auto-reset, a dataclass.
     `gymnax.make` takes `partial_obs` and `obs_size` too and returns the six-value environment that gymnax's wrappers
-    expect. Raises ValueError for an unknown id (naming the closest known ones), an `obs_size` other than 128 or 256,
-    or a `partial_obs` or `final_state` that is not a bool.
+    expect. `env_id` can also be `MODULE:CLASS`, a game of your own. Raises ValueError for an unknown id (naming the
+    closest known ones), a game that does not keep its contract, an `obs_size` other than 128 or 256, or a `partial_obs`
+    or `final_state` that is not a bool.
     """
     env = make_game(env_id, partial_obs, obs_size)
     return FiveValueEnvironment(env, final_state), env.default_params
@@ -75,9 +77,20 @@ def make(
 
 def make_game(env_id: str, partial_obs: bool = False, obs_size: int = 128) -> ArcadeEnvironment:
     """Make the environment itself, whose step returns six values. Raises ValueError as `make` does."""
+    if ":" in str(env_id):
+        return _checked(class_of(env_id), obs_size)(partial_obs=partial_obs, obs_size=obs_size)
     if env_id not in _CONSTRUCTORS:
         raise ValueError(f"unknown environment {env_id!r}; the closest are {', '.join(_closest(str(env_id)))}")
     return _CONSTRUCTORS[env_id](partial_obs=partial_obs, obs_size=obs_size)
+
+
+@cache
+def _checked(own: type, obs_size: int) -> type[ArcadeEnvironment]:
+    """A game of your own, if it keeps its contract."""
+    if not issubclass(own, ArcadeEnvironment):
+        raise ValueError(f"{own.__name__} is not a subclass of ArcadeEnvironment")
+    check_game(own, obs_size)
+    return own
 
 
 def _closest(env_id: str) -> list[str]:

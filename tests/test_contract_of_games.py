@@ -12,6 +12,7 @@ from gymnax.environments.environment import Environment, EnvParams, EnvState
 from scripts import small
 
 import popgym_arcade
+from popgym_arcade import play
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.environments.arcade import RIGHT, ArcadeEnvironment, ArcadeState
@@ -171,6 +172,37 @@ def test_a_game_that_keeps_the_contract_passes():
         "observation_space": lambda self, params=None: spaces.Box(0, 5, (3,), jnp.float32),
     }
     check_game(changed(**vectors))
+
+
+def test_make_and_the_keyboard_take_a_class_of_your_own():
+    name = f"{__name__}:Corridor"
+    env, params = popgym_arcade.make(name, partial_obs=True)
+    obs, state = env.reset(jax.random.key(0), params)
+    assert type(state) is Place and obs.shape == (128, 128, 3)
+    session = play.Session(name, (False, True), 128, seed=0)
+    assert session.picture().shape == (128, 2 * 128 + play.GAP, 3)
+    for _ in range(5):
+        session.act(RIGHT)
+    assert session.over and session.episode_return == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere:Game", "cannot import nowhere: ModuleNotFoundError"),
+        (f"{__name__}:Coin", "Coin is not a subclass of ArcadeEnvironment"),
+        (f"{__name__}:Drifting", "Drifting: transition changes the state's x"),
+    ],
+)
+def test_a_wrong_class_is_one_line(name, message, monkeypatch, capsys):
+    drifting = type("Drifting", (Corridor,), MISTAKES["drift"][0])
+    monkeypatch.setattr(sys.modules[__name__], "Drifting", drifting, raising=False)
+    with pytest.raises(ValueError, match=message):
+        popgym_arcade.make(name)
+    with pytest.raises(SystemExit) as end:
+        play.parse_args([name])
+    told = capsys.readouterr().err
+    assert end.value.code == 2 and message in told and told.count("\n") == 1
 
 
 class Coin(Environment):

@@ -7,11 +7,7 @@ import ast
 import dataclasses
 import difflib
 import functools
-import importlib
 import math
-import os
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +22,7 @@ from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
 from popgym_arcade.environments.contract import check_game, check_interface
+from popgym_arcade.own_classes import class_of
 
 MAX_INT = 2**31 - 1
 LEAST = {"max_steps_in_episode": 1, "num_levels": 0, "start_level": 0}  # smallest values of parameters
@@ -88,25 +85,11 @@ def has_twins(env_id: str) -> bool:
 
 
 def environment_class(env_id: str) -> type[Environment]:
-    """The class that `MODULE:CLASS` names, with the module on Python's path or in the working directory."""
-    module_name, _, class_name = env_id.partition(":")
-    if module_name.endswith(".py"):
-        raise UserError(f"--env-id {env_id}: name the module without .py, {module_name[:-3]}:{class_name}")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    """The class that `MODULE:CLASS` names. Raises UserError if there is none."""
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = "" if "importlib" in where.filename else f" ({where.filename}, line {where.lineno})"
-        raise UserError(f"--env-id {env_id}: cannot import {module_name}: {one_line(error)}{place}") from None
-    found = getattr(module, class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Environment)):
-        own = {name: x for name, x in vars(module).items() if getattr(x, "__module__", "") == module_name}
-        classes = [name for name, x in own.items() if isinstance(x, type) and issubclass(x, Environment)]
-        its = f"its environments are {', '.join(classes)}" if classes else "it has none"
-        raise UserError(f"--env-id {env_id}: {module_name} has no gymnax environment {class_name!r}; {its}")
-    return found
+        return class_of(env_id)
+    except ValueError as error:
+        raise UserError(f"--env-id {env_id}: {error}") from None
 
 
 def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
