@@ -39,7 +39,7 @@ from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.interquartile import middle_half, numpy_seed
 from popgym_arcade.analysis.reference_returns import reference_returns
-from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown, read_csv, write_csv
+from popgym_arcade.analysis.tables import MEMORIES_IN_WORDS, TWINS_IN_WORDS, markdown, read_csv, write_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.scripts import read_about
@@ -416,7 +416,7 @@ def average(cells: Sequence[Cell]) -> str:
 def in_words(group: str) -> str:
     """A group as tables and legends show it: "pqn_rnn+MinGRU" is "pqn_rnn MinGRU", "pqn_mlp+none" is "pqn_mlp"."""
     parts = [part for part in group.split("+") if part != "none"] or ["none"]
-    words = {"MLP": "MLP (no memory)", "True": "yes", "False": "no"}
+    words = {"MLP": MEMORIES_IN_WORDS["MLP"], "True": "yes", "False": "no"}
     return " ".join(words.get(part, part) for part in parts)
 
 

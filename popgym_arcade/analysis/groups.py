@@ -6,13 +6,12 @@ from typing import Any
 
 from popgym_arcade.analysis.agents import Agent, describe, each_seed, twin_name
 from popgym_arcade.analysis.command_line import PlayArgs
-from popgym_arcade.analysis.tables import TWINS_IN_WORDS
+from popgym_arcade.analysis.tables import MEMORIES_IN_WORDS, TWINS_IN_WORDS
 from popgym_arcade.analysis.twins import load_in_twins
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.command_line import MAY_DIFFER
 
 GROUP = ("group", "script", "memory", "trained_env_id", "trained_partial_obs", "env_id", "partial_obs", "twin")
-MEMORIES_IN_WORDS = {"none": "no memory", "MLP": "MLP (no memory)"}
 WITHIN_A_GROUP = {*MAY_DIFFER, "seed", "num_seeds", "eval_episodes", "save_every", "target_return"}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 TWINS_IN_WORDS = {"mdp": "fully observable", "pomdp": "partially observable", "single": "", "": ""}
+MEMORIES_IN_WORDS = {"none": "no memory", "MLP": "MLP (no memory)"}
 
 
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[dict]) -> None:

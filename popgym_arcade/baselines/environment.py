@@ -21,8 +21,9 @@ import popgym_arcade
 from popgym_arcade.baselines.devices.mesh import anywhere
 from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
-from popgym_arcade.environments.contract import check_game, check_interface
+from popgym_arcade.environments.contract import check_interface
 from popgym_arcade.own_classes import class_of
+from popgym_arcade.registration import make_game
 
 MAX_INT = 2**31 - 1
 LEAST = {"max_steps_in_episode": 1, "num_levels": 0, "start_level": 0}  # smallest values of parameters
@@ -61,9 +62,7 @@ def make_own(env_id: str, twin: dict) -> tuple[Environment, Any]:
     """An environment of the class that `MODULE:CLASS` names. Raises UserError if it does not keep its contract."""
     own = environment_class(env_id)
     try:
-        if issubclass(own, ArcadeEnvironment):
-            check_game(own, twin["obs_size"])
-        env = own(**twin)
+        env = make_game(env_id, **twin) if issubclass(own, ArcadeEnvironment) else own()
         env_params = env.default_params
         if not issubclass(own, ArcadeEnvironment):
             check_interface(own.__name__, env, env_params)
