@@ -27,7 +27,7 @@ import functools
 import glob
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -485,16 +485,19 @@ def table(cells: list[Cell], by: str) -> str:
     return markdown([*head, "halfway, minutes"], lines)
 
 
-def summary(cells: list[Cell]) -> str:
-    """Markdown: ids by groups, means with intervals, next to the random policy's and the best return. A table for each
-    twin, with the groups that it has.
-    """
+def by_twin(cells: list[Cell], table: Callable[[list[Cell]], str]) -> str:
+    """Markdown: a table for each twin, with the groups that it has. Empty tables are left out."""
     twins = list(dict.fromkeys(cell.twin for cell in cells))
-    tables = [summary_of_twin([cell for cell in cells if cell.twin == twin]) for twin in twins]
+    found = {twin: table([cell for cell in cells if cell.twin == twin]) for twin in twins}
     if len(twins) == 1:
-        return tables[0]
-    titles = (f"{TWINS_IN_WORDS[twin] or 'no twins'}:".capitalize() for twin in twins)
-    return "\n".join(f"{title}\n\n{table}" for title, table in zip(titles, tables, strict=True))
+        return found[twins[0]]
+    titles = {twin: f"{TWINS_IN_WORDS[twin] or 'no twins'}:".capitalize() for twin in twins}
+    return "\n".join(f"{titles[twin]}\n\n{of_twin}" for twin, of_twin in found.items() if of_twin)
+
+
+def summary(cells: list[Cell]) -> str:
+    """Markdown: ids by groups, means with intervals, next to the random policy's and the best return; by twin."""
+    return by_twin(cells, summary_of_twin)
 
 
 def summary_of_twin(cells: list[Cell]) -> str:
@@ -514,14 +517,20 @@ def summary_of_twin(cells: list[Cell]) -> str:
 
 
 def table_half_way(cells: list[Cell]) -> str:
-    """Markdown: ids by groups and twins, the minutes until halfway. Empty if no cell has any."""
-    columns = sorted({(cell.twin, cell.group) for cell in cells})
-    found = {(cell.task, cell.twin, cell.group): half_way(cell) for cell in cells}
+    """Markdown: ids by groups, the minutes until halfway; by twin. Empty if no cell has any."""
+    return by_twin(cells, half_way_of_twin)
+
+
+def half_way_of_twin(cells: list[Cell]) -> str:
+    """Markdown: the minutes until halfway of one twin. Empty if no cell has any."""
+    groups, tasks = sorted({cell.group for cell in cells}), list(dict.fromkeys(cell.task for cell in cells))
+    found = {(cell.task, cell.group): half_way(cell) for cell in cells}
     if not any(found.values()):
         return ""
-    tasks = dict.fromkeys(cell.task for cell in cells)
-    lines = [[task, *(found.get((task, *column), "") for column in columns)] for task in tasks]
-    return markdown(["id", *(f"{in_words(group)}, {TWINS_IN_WORDS[twin]}" for twin, group in columns)], lines)
+    return markdown(
+        ["id", *map(in_words, groups)],
+        [[task, *(unbroken(found.get((task, group), "")) for group in groups)] for task in tasks],
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ together
@@ -659,17 +668,20 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     groups = sorted({cell.group for cell in cells})
     tasks = {task: [cell for cell in cells if cell.task == task] for task in dict.fromkeys(cell.task for cell in cells)}
     twins = sorted({cell.twin for cell in cells})
-    shown = [(task, twin) for task, of_task in tasks.items() for twin in twins if twin in {c.twin for c in of_task}]
-    fills = 3 if len(twins) < 2 or len(shown) > 8 else 4 if len(shown) % 4 == 0 else 2  # few: both twins in one row
-    columns = min(len(shown), 2 if len(shown) < 5 else fills)
-    rows = -(-len(shown) // columns)
-    size = (7, 4.4) if len(shown) == 1 else (3.4 * columns + 0.4, 2.9 * rows + 1.2)
+    there = {(cell.task, cell.twin) for cell in cells}
+    # Both twins of an id are next to each other, even if one of them has no curve.
+    places = [(task, twin) for task in tasks for twin in twins]
+    few = len(places) < 5 or (len(twins) == 2 and len(tasks) < 4)
+    columns = min(len(places), 2 if few else 4 if len(twins) == 2 else 3)
+    rows = -(-len(places) // columns)
+    size = (7, 4.4) if len(places) == 1 else (3.4 * columns + 0.4, 2.9 * rows + 1.2)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in panels[len(shown) :]:
-        axes.axis("off")
+    shown = {place: axes for place, axes in zip(places, panels, strict=False) if place in there}
+    for axes in panels:
+        axes.set_visible(axes in shown.values())
     drawn = 0
-    for axes, (task, twin) in zip(panels, shown, strict=False):
+    for (task, twin), axes in shown.items():
         of_panel = [cell for cell in tasks[task] if cell.twin == twin]
         for cell in of_panel:
             steps, returns = cell.curve()
@@ -687,28 +699,29 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
             axes.axhline(
                 reference_returns()[task].best, color="gray", linestyle="--", linewidth=1, label="best possible"
             )
-        axes.set_title(f"{task}, {TWINS_IN_WORDS[twin]}" if len(twins) > 1 else task, fontsize=11)
+        axes.set_title(f"{task}, {TWINS_IN_WORDS[twin]}" if len(twins) > 1 else task, fontsize=10)
         axes.set_xlim(0, None)
         axes.grid(alpha=0.3)
         axes.locator_params(axis="x", nbins=6)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     for task in tasks:  # the same range of returns for both twins
-        own = [axes for axes, (name, _) in zip(panels, shown, strict=False) if name == task]
+        own = [axes for (name, _), axes in shown.items() if name == task]
         low, high = (pick(axes.get_ylim()[end] for axes in own) for pick, end in ((min, 0), (max, 1)))
         for axes in own:
             axes.set_ylim(low, high)
     several = any("task_steps" in row for cell in cells for row in cell.rows)
     steps = "environment steps of the task" if several else "environment steps of a seed"
     minutes = "minutes, all seeds of a process" + (", by number of tasks" if several else "")
-    for axes in panels[max(0, len(shown) - columns) : len(shown)]:
+    lowest = {places.index(place) % columns: axes for place, axes in shown.items()}  # of each column
+    for axes in lowest.values():
         axes.set_xlabel(minutes if over_minutes else steps)
     gap = "\n" if size[1] < 5 else " "  # a low picture needs the label in two lines
     figure.supylabel(f"greedy return,{gap}{average(cells)} and 95% interval", fontsize=11, multialignment="center")
-    if len(shown) == 1:
+    if len(places) == 1:
         panels[0].set_title(args.title, fontsize=11)
     else:
         figure.suptitle(args.title)
-    legend(figure, panels[: len(shown)], args.by)
+    legend(figure, shown.values(), args.by)
     if drawn:
         figure.savefig(path, dpi=120)
     return drawn > 0

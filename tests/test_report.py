@@ -189,9 +189,39 @@ def test_the_minutes_until_it_was_half_way_to_the_best_return(tmp_path):
     (row,) = lines_of(report.table_half_way(cells_of(tmp_path)))
     assert row == {
         "id": "MineSweeperEasy",
-        "GRU, fully observable": gru["halfway, minutes"],
-        "MLP (no memory), fully observable": "not reached",
+        "GRU": gru["halfway, minutes"],
+        "MLP (no memory)": "not reached",
     }
+
+
+def test_each_twin_has_its_own_table_of_minutes_without_empty_columns(tmp_path):
+    rows = [(0, 0, "random", 0.0), (100, 0, "greedy", 0.1), (200, 0, "greedy", 0.9)]
+    for name, group, partial in (("a", "GRU", True), ("b", "MLP", True), ("c", "GRU", False)):
+        run = write_run(tmp_path, name, group, rows, env_id="MineSweeperEasy", partial=partial)
+        write_events(run, [(100, 2, {"eval/episodic_return": 0.1}), (200, 4, {"eval/episodic_return": 0.9})])
+    full, partial = report.table_half_way(cells_of(tmp_path)).split("Partially observable:\n\n")
+    assert full.startswith("Fully observable:\n\n| id | GRU |\n")
+    assert partial.startswith("| id | GRU | MLP (no memory) |\n")
+
+
+def test_the_twins_of_a_game_are_next_to_each_other(tmp_path, monkeypatch):
+    """Even if some of them were not trained: their places stay empty."""
+    rows = [(0, 0, "random", 0.0), (100, 0, "greedy", 0.9)]
+    for number, game in enumerate(("BattleShipEasy", "CountRecallEasy", "MineSweeperEasy", "SkittlesEasy")):
+        for partial in (False, True)[number % 2 :]:
+            write_run(tmp_path, f"{game}{partial}", "GRU", rows, env_id=game, partial=partial)
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    report.draw(cells_of(tmp_path), report.Args(by="memory"), tmp_path / "curves.png", over_minutes=False)
+    panels = figures[0].axes
+    titles = [axes.get_title() if axes.get_visible() else "" for axes in panels]
+    partly = "partially observable"
+    assert titles == [
+        *("BattleShipEasy, fully observable", f"BattleShipEasy, {partly}", "", f"CountRecallEasy, {partly}"),
+        *("MineSweeperEasy, fully observable", f"MineSweeperEasy, {partly}", "", f"SkittlesEasy, {partly}"),
+    ]
+    labelled = [axes.get_visible() and bool(axes.get_xlabel()) for axes in panels]
+    assert labelled == [*[False] * 4, True, True, False, True]
 
 
 def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):
