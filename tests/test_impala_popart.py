@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from rlax._src import pop_art as rlax_pop_art
 from runs import assert_equal, restored
 from scripts import arcade, fresh_params, learned_return, programs, small, trained, usually
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -201,7 +200,7 @@ def test_popart_equals_rlax():
     task = jnp.repeat(jnp.arange(TASKS), ENVS // TASKS)
     head = {"kernel": jax.random.normal(jax.random.key(0), (5, TASKS)), "bias": jnp.arange(TASKS) / 7}
     popart, beta = impala_popart.fresh_popart(TASKS), 0.02
-    theirs = rlax_pop_art.PopArtState(popart.mean, popart.scale, popart.variance)
+    theirs = rlax.PopArtState(popart.mean, popart.scale, popart.variance)
     params = {"w": head["kernel"], "b": head["bias"]}
     for i in range(50):
         target = random_targets(i, high=2)
@@ -209,8 +208,8 @@ def test_popart_equals_rlax():
         head, popart = impala_popart.preserved(head, popart, new), new
         indices = jnp.broadcast_to(task, target.shape)
         step_size = max(beta, 1 / (i + 1)) * TASKS / target.size
-        moved = rlax_pop_art.art(theirs, target, indices, step_size, 1e-4, 1e6)
-        params, theirs = rlax_pop_art.pop(params, theirs, moved), moved
+        moved = rlax.art(theirs, target, indices, step_size, 1e-4, 1e6)
+        params, theirs = rlax.pop(params, theirs, moved), moved
     np.testing.assert_allclose(popart.mean, theirs.shift, rtol=1e-3)
     np.testing.assert_allclose(popart.scale, theirs.scale, rtol=1e-3)
     np.testing.assert_allclose(head["kernel"], params["w"], rtol=1e-3)
