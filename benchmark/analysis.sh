@@ -5,7 +5,7 @@
 #   benchmark/analysis.sh
 WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
-flags="$million" at=10 steps=15
+flags="$cpu_steps" at=10 steps=15
 [ "$BUDGET" != smoke ] || flags="$tiny" at=3 steps=3 # episodes of an untrained agent are short
 for twin in pomdp mdp; do
     for memory in GRU MLP; do

@@ -3,6 +3,8 @@
 #              paper (published hyper-parameters)
 #   SEEDS      consecutive seeds, trained together: "0 1 2"
 #   ENVS       ids: "CartPoleEasy NavigatorEasy"
+#   STEPS      steps of each training with BUDGET=cpu, in the lists of pqn_*, ppo_* and dqn_*, analysis.sh and
+#              ten_games.sh, evaluated ten times on the way; AutoEncode trains twice as long with pqn_*
 #   TWINS      mdp (fully observable), pomdp (partially observable) or both: "pomdp mdp"
 #   DRY_RUN=1  print the commands without running them
 #   RUN_DIR    folder of the runs (default: runs/LIST_BUDGET)
@@ -13,9 +15,10 @@
 # checkpoint. Failures are reported at the end, with exit code 1. Ctrl-C or SIGTERM stops the training, which saves
 # a checkpoint, and then the list.
 # Before it sources this file, a list can set WITHOUT (which of BUDGET, SEEDS, ENVS and TWINS it ignores) and OWN_IDS
-# (not empty: its ids are not those of the games).
+# (not empty: its ids are not those of the games). A list that does not use $cpu_steps ignores STEPS.
 # shellcheck shell=bash
 set -euo pipefail
+grep -q cpu_steps "$0" || WITHOUT="${WITHOUT:-} STEPS"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 for name in ${WITHOUT:-}; do
@@ -25,6 +28,7 @@ for name in ${WITHOUT:-}; do
 done
 BUDGET="${BUDGET:-cpu}"
 SEEDS="${SEEDS:-0 1 2}"
+STEPS="${STEPS:-1000000}"
 TWINS="${TWINS:-pomdp mdp}"
 DRY_RUN="${DRY_RUN:-}"
 SETTINGS="${SETTINGS:-stated}"
@@ -61,8 +65,9 @@ set -- $SEEDS
 first_seed="${1:-}" num_seeds=$#
 [[ "$SEEDS" =~ ^[0-9]+(\ [0-9]+)*$ && "$SEEDS" == "$(seq -s ' ' "$first_seed" $((first_seed + num_seeds - 1)))" ]] ||
     refuse "SEEDS=$SEEDS: use consecutive numbers, such as \"0 1 2\""
+[[ $STEPS =~ ^[1-9][0-9]+$ ]] || refuse "STEPS=$STEPS: use a whole number, 10 or more"
 tiny="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" # of pqn_* and ppo_*
-million="--total-timesteps 1000000 --eval-every 100000 --eval-episodes 64" # of pqn_* and ppo_* with BUDGET=cpu
+cpu_steps="--total-timesteps $STEPS --eval-every $((STEPS / 10)) --eval-episodes 64"
 seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
 # earlier defaults, for the lists whose published results were measured with them
 before_tuning="--num-envs 32 --num-steps 32 --learning-rate 5e-4 --q-lambda 0.65 --exploration-fraction 0.4 --num-minibatches 8 --gamma 0.99"
@@ -73,7 +78,7 @@ ppo_before_tuning="--learning-rate 2.5e-4 --gamma 0.99 --gae-lambda 0.95"
 # AutoEncode is still learning after a million steps.
 pqn_flags_of() { # id -> flags, for BUDGET=cpu
     case "$1" in
-        AutoEncode*) echo "--total-timesteps 2000000" ;;
+        AutoEncode*) echo "--total-timesteps $((2 * STEPS))" ;;
         Navigator*) echo "--exploration-fraction 1 --update-epochs 4 --learning-rate 5e-4" ;;
         CartPole* | NoisyCartPole*) echo "--gamma 0.99" ;;
     esac

@@ -3,10 +3,11 @@
 # Settings: see common.sh.
 #   BUDGET=cpu benchmark/dqn_mlp.sh
 ENVS="${ENVS:-CountRecallEasy MineSweeperEasy SkittlesEasy}"
+STEPS="${STEPS:-500000}"
 source "$(dirname "$0")/common.sh"
 case "$BUDGET" in
     smoke) flags="--total-timesteps 1024 --num-envs 4 --buffer-size 512 --learning-starts 64 --eval-every 0 --eval-episodes 1 --hidden-size 16" ;;
-    cpu) flags="--total-timesteps 500000 --eval-every 50000 --eval-episodes 64" ;;
+    cpu) flags="$cpu_steps" ;;
     gpu | paper) flags="--total-timesteps 10000000 --eval-every 500000 --eval-episodes 128" ;;
 esac
 for env in $ENVS; do

@@ -5,7 +5,7 @@ source "$(dirname "$0")/common.sh"
 for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="$tiny" ;;
-        cpu) flags="$million" ;;
+        cpu) flags="$cpu_steps" ;;
         gpu) flags="--total-timesteps 10000000 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
         paper) flags="$(published ppo) --total-timesteps $(published_steps "$env")" ;;
     esac

@@ -6,7 +6,7 @@ MEMORIES="${MEMORIES:-MinGRU}"
 for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="$tiny" ;;
-        cpu) flags="$million" ;;
+        cpu) flags="$cpu_steps" ;;
         gpu) flags="--total-timesteps 10000000 --hidden-size 512 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
         paper) flags="$(published ppo) --hidden-size 512 --total-timesteps $(published_steps "$env")" ;;
     esac

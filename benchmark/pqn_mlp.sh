@@ -5,7 +5,7 @@ source "$(dirname "$0")/common.sh"
 for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="$tiny" ;;
-        cpu) flags="$million $(pqn_flags_of "$env")" ;;
+        cpu) flags="$cpu_steps $(pqn_flags_of "$env")" ;;
         gpu) flags="--total-timesteps 10000000 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
         paper) flags="$(published pqn) --total-timesteps $(published_steps "$env")" ;;
     esac

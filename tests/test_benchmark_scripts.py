@@ -278,11 +278,25 @@ def test_one_seed_is_refused_before_it_is_trained(tmp_path):
 
 
 def test_a_list_names_settings_that_it_ignores(tmp_path):
-    done = run(ROOT / "benchmark/encoders.sh", tmp_path, DRY_RUN="1", BUDGET="gpu", ENVS="TetrisEasy")
+    done = run(ROOT / "benchmark/encoders.sh", tmp_path, DRY_RUN="1", BUDGET="gpu", ENVS="TetrisEasy", STEPS="10")
     assert done.returncode == 0 and done.stderr.splitlines() == [
         "encoders.sh: ignoring ENVS=TetrisEasy, this list sets its own",
         "encoders.sh: ignoring BUDGET=gpu, this list sets its own",
+        "encoders.sh: ignoring STEPS=10, this list sets its own",
     ]
+
+
+@pytest.mark.parametrize("name", ["pqn_mlp", "dqn_rnn", "ten_games"])
+def test_steps_sets_the_length_and_the_evaluations_of_each_training(name, tmp_path):
+    done = run(ROOT / f"benchmark/{name}.sh", tmp_path, DRY_RUN="1", ENVS="SkittlesEasy AutoEncodeEasy", STEPS="204800")
+    steps = {"SkittlesEasy": set(), "AutoEncodeEasy": set()}
+    for line in done.stdout.splitlines()[:-1]:  # the last is the report
+        path, *flags = shlex.split(line)[1:]
+        args = parsed(*flags, script=script(Path(path).stem))
+        assert args.eval_every == 20480
+        steps[args.env_id].add(args.total_timesteps)
+    longer = 1 if name == "dqn_rnn" else 2
+    assert steps == {"SkittlesEasy": {204800}, "AutoEncodeEasy": {longer * 204800}}
 
 
 @pytest.mark.parametrize(
@@ -292,6 +306,7 @@ def test_a_list_names_settings_that_it_ignores(tmp_path):
         ({"SEEDS": "0 2"}, 'SEEDS=0 2: use consecutive numbers, such as "0 1 2"'),
         ({"SEEDS": "a"}, "SEEDS=a: use"),
         ({"TWINS": "both"}, 'TWINS=both: use pomdp, mdp or "pomdp mdp"'),
+        ({"STEPS": "1e6"}, "STEPS=1e6: use a whole number, 10 or more"),
         ({"SETTINGS": "mine"}, "SETTINGS=mine: use stated or code"),
         ({"ENVS": "CartPoleEasy Pong"}, "ENVS=CartPoleEasy Pong: Pong is not an id of popgym_arcade"),
     ],
