@@ -49,7 +49,7 @@ class Args(ArcadeArgs):
     learning_rate: UnitInterval = 1e-3
     """learning rate of Adam"""
     anneal_lr: bool = True
-    """lower the learning rate linearly to zero"""
+    """lower the learning rate linearly, to zero at the end of the training"""
     num_envs: Count = 32
     """parallel environments"""
     buffer_size: Count = 1_000_000
@@ -83,9 +83,9 @@ class Args(ArcadeArgs):
     prioritized: bool = False
     """sample steps with large errors more often, and weight their losses down"""
     prioritized_replay_alpha: UnitInterval = 0.6
-    """exponent of the errors in the sampling probabilities; 0 is uniform (with PRIORITIZED)"""
+    """exponent of the errors in the sampling probabilities; 0 is uniform (with --prioritized)"""
     prioritized_replay_beta: UnitInterval = 0.4
-    """exponent of the weights at the first step; it rises linearly to 1 (with PRIORITIZED)"""
+    """exponent of the weights at the first step; it rises linearly to 1 (with --prioritized)"""
     hidden_size: Count = 256
     """width of the two hidden layers"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
@@ -93,7 +93,7 @@ class Args(ArcadeArgs):
     precision: Precision = "float32"
     """matrix products before the head in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per batch: less memory, more time"""
 
     @property
     def num_steps(self) -> int:

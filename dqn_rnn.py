@@ -51,7 +51,7 @@ class Args(ArcadeArgs):
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
-    """lower the learning rate linearly to zero"""
+    """lower the learning rate linearly, to zero at the end of the training"""
     num_envs: Count = 32
     """parallel environments"""
     buffer_size: Count = 1_000_000
@@ -91,11 +91,11 @@ class Args(ArcadeArgs):
     prioritized: bool = False
     """sample sequences with large errors more often, and weight their losses down"""
     prioritized_replay_alpha: UnitInterval = 0.6
-    """exponent of the errors in the sampling probabilities; 0 is uniform (with PRIORITIZED)"""
+    """exponent of the errors in the sampling probabilities; 0 is uniform (with --prioritized)"""
     prioritized_replay_beta: UnitInterval = 0.4
-    """exponent of the weights at the first step; it rises linearly to 1 (with PRIORITIZED)"""
+    """exponent of the weights at the first step; it rises linearly to 1 (with --prioritized)"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
-    """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
+    """memory model: MinGRU or one of memax's (LRU, GRU, FFM, ...; MLP remembers nothing)"""
     hidden_size: Count = 128
     """width of the two memory layers"""
     prev_action: bool = True
@@ -105,7 +105,7 @@ class Args(ArcadeArgs):
     precision: Precision = "float32"
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
-    """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
+    """recompute the encoder in the backward pass, in eight pieces per batch: less memory, more time"""
 
     @property
     def segment(self) -> int:
@@ -340,7 +340,7 @@ class Segment:
 
 @struct.dataclass
 class Slots:
-    """What the network reads of a sequence, [S, B, ...]: all its observations and next observations, in order.
+    """What the network reads of a sequence, [S, B, ...] for S slots: its observations and next observations, in order.
 
     The next observation of a step comes right after its own. Usually it is that of the next step. After a truncated
     step and after the last one it has a slot of its own, and the start flag of the next slot erases the memory of it.

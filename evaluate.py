@@ -35,7 +35,7 @@ from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
 from popgym_arcade.baselines.running.pictures import save_gif
 from popgym_arcade.baselines.scripts import script_of
 
-VIDEO_STEPS = 32  # of a video, between two checks whether the episodes are over
+VIDEO_STEPS = 32  # of a video, between two checks of whether the episodes are over
 COLUMNS = (
     *("run", "script", "memory", "trained_env_id", "trained_partial_obs", "global_step", "seed"),
     *("env_id", "partial_obs", "twin", "policy", "episodes", "return_mean", "return_std", "return_low", "return_high"),
@@ -56,7 +56,7 @@ class Args(PlayArgs):
     sample: bool = False
     """sample actions from the policy; with action values, explore with the last epsilon of the training"""
     env_params: tuple[str, ...] = ()
-    """fields of the environment's parameters to replace, as NAME=VALUE ...; others stay as in training's evaluations"""
+    """fields of the environment's parameters to replace, as NAME=VALUE ...; others stay as in training evaluations"""
     seed: NonNegativeInt | None = None
     """seed of the episodes; None: the episodes of the training's own evaluation at that step"""
     gif: bool = False

@@ -331,8 +331,8 @@ def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
         args = life[-1].agent.args
         about = f"{args.env_id}, seed {args.seed}, {tower}, step {life[-1].step}".replace(", ,", ",")
         axes.set_title("\n".join([*wrapped(life[-1].group, 52), about]), fontsize=8)
-    what = "filters, what they have learned" if learned else "filters"
-    figure.suptitle(f"{name}: {len(one[name])} {what}, each in a scale of its own", fontsize=10)
+    what = "filters, changes since the start" if learned else "filters"
+    figure.suptitle(f"{name}: {len(one[name])} {what}, each on its own scale", fontsize=10)
     return figure
 
 
@@ -434,13 +434,13 @@ def main(args: Args) -> Path:
         write_csv(out / "changes.csv", CHANGE_COLUMNS, moved)
         draw_filters(lives, learned=False).savefig(out / "filters.png", dpi=150)
         for matching in args.matching:
-            title = f"squared distance of a filter to the other agent's, matched: {matching}"
-            over = "mean over filters and pairs; least and largest pair"
+            title = f"squared distance of a filter from the other agent's, matched by {matching}"
+            over = "mean over filters and pairs; smallest and largest pair"
             draw_lines(pair_curves(summary, matching), title, over).savefig(out / f"distances_{matching}.png", dpi=150)
         if moved:
             draw_filters(lives, learned=True).savefig(out / "learned.png", dpi=150)
-            title = "squared distance of a filter to where it began"
-            over = "mean over filters and agents; least and largest agent"
+            title = "squared distance of a filter from where it began"
+            over = "mean over filters and agents; smallest and largest agent"
             draw_lines(change_curves(moved), title, over).savefig(out / "changes.png", dpi=150)
     print(table(summary), f"written to {out}", sep="\n")
     return out

@@ -248,8 +248,10 @@ def read_study(args: Args) -> tuple[Study, list[str]]:
     if args.no_memory not in {"none", *memories}:
         raise UserError(f"--no-memory {args.no_memory}: no run has this memory; they have {', '.join(memories)}")
     if not any(task.quantity in ("gap", "bias") for task in find_tasks(study)):
-        both = "no memory has runs on both twins of an id"
-        raise UserError(f"nothing to compare: {both}, or on an MDP where memory {args.no_memory} has one too")
+        raise UserError(
+            "nothing to compare: no memory has runs on both twins of an id, and none has a run on a fully observable "
+            f"twin where memory {args.no_memory} has one too"
+        )
     return study, notes
 
 
@@ -452,7 +454,7 @@ def caption(study: Study, estimates: dict[Task, Estimate]) -> str:
     counts = {len(scores) for scores in study.cells.values()}
     seeds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
     ids = ", ".join(study.env_ids) if len(study.env_ids) < 10 else f"{len(study.env_ids)} ids"
-    points = f"Interquartile mean and 95% stratified bootstrap interval over seeds ({seeds} a cell) on {ids}."
+    points = f"Interquartile mean and 95% stratified bootstrap interval over seeds ({seeds} per cell) on {ids}."
     return textwrap.fill(points, 105) + "\nHollow points: on some of these ids only." * hollow
 
 

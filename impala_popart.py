@@ -57,9 +57,9 @@ class Args(ArcadeArgs):
     env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
     """ids from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own, all with the same spaces"""
     reward_scales: tuple[float, ...] = ()
-    """factor for each task's rewards in learning; empty: 1"""
+    """factor by which each task's rewards are scaled for learning; empty: 1"""
     reward_clip: NonNegative = 0.0
-    """then clip rewards to [-REWARD_CLIP, REWARD_CLIP]; 0: do not clip"""
+    """clip the scaled rewards to [-REWARD_CLIP, REWARD_CLIP]; 0: do not clip"""
     optimizer: Annotated[str, OneOf(("adam", "rmsprop"))] = "adam"
     """adam or rmsprop (decay 0.99)"""
     learning_rate: UnitInterval = 5e-4
@@ -75,7 +75,7 @@ class Args(ArcadeArgs):
     update_epochs: Count = 2
     """passes over a rollout"""
     actor_lag: Annotated[int, Range(0, 1000)] = 0
-    """play with the parameters from this many updates ago; newer ones are kept, also in checkpoints"""
+    """play with the parameters of this many updates ago; all newer ones are stored, also in checkpoints"""
     gamma: UnitInterval = 0.99
     """discount"""
     vtrace_lambda: UnitInterval = 0.95
@@ -93,9 +93,9 @@ class Args(ArcadeArgs):
     value_normalization: Annotated[str, OneOf(("none", "popart"))] = "none"
     """none, or popart: normalise values by mean and deviation of each task's targets, advantages by the deviation"""
     popart_beta: UnitInterval = 3e-4
-    """step size of these moving statistics; gradient step n uses 1 / n as long as that is larger"""
+    """step size of PopArt's moving statistics; gradient step n uses 1 / n while that is larger"""
     memory: Annotated[str, OneOf(("none", *MEMORIES))] = "none"
-    """memory model: none (two hidden layers instead), MinGRU or one of memax (LRU, GRU, FFM, ...)"""
+    """memory model: none (two hidden layers instead), MinGRU or one of memax's (LRU, GRU, FFM, ...)"""
     hidden_size: Count = 256
     """width of the two memory layers, or hidden layers"""
     prev_action: bool = True
@@ -175,7 +175,7 @@ class Args(ArcadeArgs):
             found.setdefault(about, task.env_id)
         if len(found) > 1:
             each = "; ".join(f"{env_id} has {about}" for about, env_id in found.items())
-            raise UserError(f"--env-ids: all tasks need the same kind of observation and of action, but {each}")
+            raise UserError(f"--env-ids: all tasks need the same kind of observations and actions, but {each}")
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -443,7 +443,7 @@ def vtrace(args: Args, rho: jax.Array, steps: "Transition", value: jax.Array, la
 def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> PopArt:
     """The statistics after a step towards those of target[T, B]; an absent task keeps its own.
 
-    The step size is beta or, as long as that is larger, the one that makes them averages over all updates so far; the
+    The step size is beta or, while that is larger, the one that makes them averages over all updates so far; the
     first update replaces the initial ones entirely. The variance equals the difference of moving averages of the first
     two moments (Hessel et al. 2019, section 3), but is computed without that difference, which float32 cannot resolve
     when the mean is a thousand deviations:

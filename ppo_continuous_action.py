@@ -67,9 +67,9 @@ class Args(RunArgs):
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
     clip_coef: Positive = 0.2
-    """cut an action's gradient once the ratio of its new to its old density is this far from 1"""
+    """clip the ratio of an action's new to its old density to within this distance of 1"""
     clip_vloss: bool = True
-    """cut the gradient of a value that has moved by more than CLIP_COEF"""
+    """in the value loss, clip the change of each value to CLIP_COEF"""
     ent_coef: NonNegative = 0.0
     """weight of the entropy bonus"""
     vf_coef: NonNegative = 0.5
@@ -81,7 +81,7 @@ class Args(RunArgs):
     hidden_size: Count = 64
     """width of the two hidden layers"""
     precision: Precision = "float32"
-    """matrix products in float32 or bfloat16; parameters and head stay in float32"""
+    """matrix products in float32 or bfloat16; parameters and heads stay in float32"""
 
     @property
     def update_size(self) -> int:
@@ -145,7 +145,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
 
 
 def forward(network: ActorCritic, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...]: (carry, Output). What only a memory needs is accepted and ignored."""
+    """Reads obs[T, B, ...]: (carry, Output). Inputs that only a memory needs are accepted and ignored."""
     return carry, network.apply(params, obs)
 
 
@@ -186,7 +186,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
     """The clipped objective of Schulman et al. 2017 as means over a minibatch, and the metrics.
 
-    `target` is the value's. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
+    `target` is the value target. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
     distribution = policy_of(output)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob

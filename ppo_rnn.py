@@ -65,9 +65,9 @@ class Args(ArcadeArgs):
     norm_adv: bool = True
     """normalise the advantages of each minibatch"""
     clip_coef: Positive = 0.2
-    """cut an action's gradient once the ratio of its new to its old probability is this far from 1"""
+    """clip the ratio of an action's new to its old probability to within this distance of 1"""
     clip_vloss: bool = True
-    """cut the gradient of a value that has moved by more than CLIP_COEF"""
+    """in the value loss, clip the change of each value to CLIP_COEF"""
     ent_coef: NonNegative = 0.01
     """weight of the entropy bonus"""
     vf_coef: NonNegative = 0.5
@@ -77,7 +77,7 @@ class Args(ArcadeArgs):
     target_kl: Positive | None = None
     """skip the remaining epochs of a rollout once the policy has moved by this approximate KL divergence"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
-    """memory model: MinGRU or one of memax (LRU, GRU, FFM, ...; MLP remembers nothing)"""
+    """memory model: MinGRU or one of memax's (LRU, GRU, FFM, ...; MLP remembers nothing)"""
     hidden_size: Count = 128
     """width of the two memory layers"""
     prev_action: bool = True
@@ -87,7 +87,7 @@ class Args(ArcadeArgs):
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
     """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
-    """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
+    """matrix products of the encoder in float32 or bfloat16; parameters, memory and heads stay in float32"""
     remat: bool = False
     """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
@@ -218,7 +218,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
 def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target) -> tuple[jax.Array, dict]:
     """The clipped objective of Schulman et al. 2017 as means over a minibatch, and the metrics.
 
-    `target` is the value's. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
+    `target` is the value target. For both estimates of KL(old || new policy) see http://joschu.net/blog/kl-approx.html.
     """
     distribution = distrax.Categorical(logits=output.logits)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob

@@ -60,7 +60,7 @@ class Args(PlayArgs):
     seed: NonNegativeInt = 0
     """seed of the episodes"""
     norm: Literal["l1", "l2"] = "l2"
-    """norm of a frame's gradient; l2 is the square root of the saliency's sum"""
+    """norm of a frame's gradient; l2 is the square root of the frame's total saliency"""
     bins: Annotated[int, Range(1, 100)] = 10
     """intervals of normalised time in the density"""
 

@@ -519,7 +519,7 @@ PAGE = """<!doctype html>
     <label><input id="over" type="checkbox" checked> maps over the frames</label>
   </div>
 </header>
-<p>What the agent does at step <b>n</b>, and how much each frame up to then matters to it: the squared gradient of
+<p>What the agent does at step <b>n</b>, and how much each frame so far matters to that: the squared gradient of
 its outputs with respect to every pixel. Each frame's share is below it. Move with the slider or the arrow keys; click
 a frame to enlarge it.</p>
 <main id="twins"></main>
@@ -549,7 +549,7 @@ const bytes = (image, w, h, t) => {
   g.drawImage(image, t % 16 * w, Math.floor(t / 16) * h, w, h, 0, 0, w, h);
   return g.getImageData(0, 0, w, h);
 };
-const names = { mdp: "Fully observable twin", pomdp: "Partially observable twin", full: "Observations" };
+const names = { mdp: "Fully observable twin", pomdp: "Partially observable twin", single: "Observations" };
 class Twin {
   constructor(about) {
     Object.assign(this, about);
@@ -676,7 +676,7 @@ def play(agents: list[Agent], args: Args) -> list[Trajectory]:
         at = length - 1 if args.at is None else args.at
         if "perturbation" in args.kind and not max(args.lag) <= at < length:
             wrong = f"--at {at}" if at >= length else f"--lag {max(args.lag)}"
-            raise UserError(f"{wrong}: the episode of {agent.name} ({agent.twin}) has {length} steps, from 0")
+            raise UserError(f"{wrong}: the episode of {agent.name} ({agent.twin}) has {length} steps, counted from 0")
     return trajectories
 
 

@@ -47,7 +47,7 @@ except ImportError:  # it comes with an extra, and --help needs none
 
 ROOT = Path(__file__).resolve().parent
 TRAINING_SCRIPTS = "pqn_mlp pqn_rnn ppo_mlp ppo_rnn ppo_continuous_action dqn_mlp dqn_rnn impala_popart".split()
-OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # set by tune.py
+OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # set or ruled out
 COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
 ALIKE = 3  # trials in a row that fail in the same way end the search
@@ -72,7 +72,7 @@ class CannotWrite(UserError):
 
 
 def whole(text: str) -> int:
-    """A whole number, also one written as 1e3. Raises UserError for any other, ValueError if it is not a number."""
+    """A whole number, which may be written as 1e3. Raises UserError for other numbers, ValueError for other text."""
     if not float(text).is_integer():
         raise UserError(f"{text}: use a whole number")
     return int(float(text))
@@ -92,7 +92,7 @@ class Args:
     script: str = "pqn_rnn"
     """training script: the name of one next to tune.py, or the path of your own"""
     env_ids: tuple[str, ...] = ("CartPoleEasy",)
-    """ids of the environments, with one training each"""
+    """ids of the environments; a trial trains once in each"""
     search: tuple[str, ...] = ()
     """flags of the script to search, like learning_rate=1e-5..1e-2:log num_steps=8..64:log memory=MinGRU,GRU"""
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
@@ -113,7 +113,7 @@ class Args:
     def checked(self) -> "Args":
         """These arguments. Raises UserError for a bad value that can be found before anything is written."""
         if not self.search:
-            raise UserError("--search: name flags and their ranges, as learning_rate=1e-5..1e-2:log")
+            raise UserError("--search: name flags and their ranges, such as learning_rate=1e-5..1e-2:log")
         for name in ("trials", "num_seeds", "startup_trials"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 or more")

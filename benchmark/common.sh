@@ -3,7 +3,7 @@
 #              paper (published hyper-parameters)
 #   SEEDS      consecutive seeds, trained together: "0 1 2"
 #   ENVS       ids: "CartPoleEasy NavigatorEasy"
-#   STEPS      steps of each training with BUDGET=cpu, in the lists of pqn_*, ppo_* and dqn_*, analysis.sh and
+#   STEPS      steps of each training with BUDGET=cpu, in {pqn,ppo,dqn}_{mlp,rnn}.sh, analysis.sh and
 #              ten_games.sh, evaluated ten times on the way; AutoEncode trains twice as long with pqn_*
 #   TWINS      mdp (fully observable), pomdp (partially observable) or both: "pomdp mdp"
 #   DRY_RUN=1  print the commands without running them
@@ -18,7 +18,7 @@
 # (not empty: its ids are not those of the games). A list that does not use $cpu_steps ignores STEPS.
 # shellcheck shell=bash
 set -euo pipefail
-grep -q cpu_steps "$0" || WITHOUT="${WITHOUT:-} STEPS"
+grep -qs cpu_steps "$0" || WITHOUT="${WITHOUT:-} STEPS"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 for name in ${WITHOUT:-}; do
@@ -174,7 +174,7 @@ variant() { # script, name, sed expressions: edits a copy of the script and trai
 }
 
 code_of() { # script -> checksum of the script and of the package code that trainings use
-    { cat "$1" "$(dirname "$1")"/popgym_arcade/{,environments/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
+    { cat "$1" popgym_arcade/{,environments/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
 }
 
 # Runs Python in the background, because bash handles a signal at once only while it waits for a background process.

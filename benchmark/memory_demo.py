@@ -23,6 +23,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # this process and both trainings share a GPU's memory
 
 from popgym_arcade.analysis.reference_returns import reference_returns  # noqa: E402
 from popgym_arcade.analysis.tables import read_csv  # noqa: E402
@@ -54,7 +55,6 @@ def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
     exit code. A rejected flag leaves no folder behind.
     """
     command = [sys.executable, "pqn_rnn.py", *DEFAULTS.split(), *flags]
-    shared = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # both share a GPU's memory
     log = folder / "without_memory.log"
     trainings = {}
     with log.open("w") as file, contextlib.ExitStack() as stack:
@@ -62,7 +62,7 @@ def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
         for label, memory in MEMORIES.items():
             output = {} if label == SHOWN else {"stdout": file, "stderr": subprocess.STDOUT}
             own = ["--memory", memory, "--run-dir", str(folder / memory)]
-            trainings[label] = subprocess.Popen([*command, *own], cwd=ROOT, env=shared, **output)
+            trainings[label] = subprocess.Popen([*command, *own], cwd=ROOT, **output)
             stack.callback(stop, trainings[label])
         failed = first_failure(trainings)
     if failed and failed != SHOWN:
@@ -77,13 +77,18 @@ def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
 
 def first_failure(trainings: dict[str, subprocess.Popen]) -> str | None:
     """The label of the first training that fails; None if both succeed. After Ctrl-C, waits until both have saved."""
-    for label, training in trainings.items():
-        code = wait(training)
-        if code == INTERRUPTED:
-            for other in trainings.values():
-                wait(other)
-        if code:
-            return label
+    running = dict(trainings)
+    while running:
+        ended = [label for label, training in running.items() if training.poll() is not None]
+        for label in ended:
+            code = running.pop(label).returncode
+            if code == INTERRUPTED:
+                for other in running.values():
+                    wait(other)
+            if code:
+                return label
+        with contextlib.suppress(KeyboardInterrupt):  # the trainings receive it too
+            time.sleep(0.2)
     return None
 
 

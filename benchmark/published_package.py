@@ -52,7 +52,7 @@ class Args:
     seconds: Positive = 3.0
     """length of a measurement; longer if a single call takes longer"""
     environment: PathName = ".cache/popgym-arcade-0.0.7"
-    """folder of the published package's environment; it is made if it is missing"""
+    """folder of the published package's environment, created if it is missing"""
     out: PathName = "docs/figures/published_package"
     """folder that receives the CSV, the table and the picture"""
 

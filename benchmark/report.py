@@ -6,8 +6,8 @@
 
 The first command reads `eval.csv` and the TensorBoard events of the runs. It writes OUT.csv (a row for each run, seed
 and evaluation) and, from that file alone, OUT.md (the table), OUT.png (greedy return over steps) and OUT_minutes.png
-(over wall time). The second makes the table and the pictures again: the same CSV gives the same files. With --runs, it
-adds their rows. The third puts tables into pages, between `<!-- report: FILE -->` and `<!-- end -->`.
+(over wall time). The second makes the table and the pictures again: the same CSV gives the same files. With --runs as
+well, it adds their rows. The third puts tables into pages, between `<!-- report: FILE -->` and `<!-- end -->`.
 
 --by names the argument that separates the groups. A cell of the table has the returns of one group on one environment
 and twin. If its runs differ in more than their seed, a line says so. The number after ± is the standard deviation over
@@ -157,10 +157,10 @@ def group_of(about: dict, by: str) -> str:
     Raises UserError for an unknown argument.
     """
     values = {"memory": "none"} | about["args"] | {"script": about.get("script")}
-    found = [values.get(name) for name in by.split("+")]
-    if None in found:
+    names = by.split("+")
+    if not values.keys() >= {*names}:
         raise UserError(f"--by {by}: runs have {', '.join(about['args'])}")
-    found = [list(value) if isinstance(value, tuple) else value for value in found]
+    found = [list(values[name]) if isinstance(values[name], tuple) else values[name] for name in names]
     return "+".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in found)
 
 
@@ -766,7 +766,7 @@ def draw_together(together: list[Together], args: Args, path: Path) -> None:
         profiles.plot(THRESHOLDS, share, **(how | {"marker": ""}))
         if len(each.final) > 1:
             profiles.fill_between(THRESHOLDS, low, high, color=how["color"], alpha=0.15, linewidth=0)
-    minutes = "minutes an id, all seeds of a process"
+    minutes = "minutes per id, all seeds of a process"
     for axes, label in zip(panels[:-1], ("environment steps of a seed", minutes), strict=False):
         axes.set(xlabel=label, xlim=(0, None))
     panels[0].set_ylabel("normalised return, interquartile mean")

@@ -194,7 +194,7 @@ def draw(rows: list[dict], measured: float, path: Path) -> None:
     axes.loglog(
         [2], [measured], marker="x", markersize=10, linestyle="", color="black", label="measured, two processes"
     )
-    axes.set(xlabel="devices, each with as many environments", ylabel="environment steps a second, of one device = 1")
+    axes.set(xlabel="devices, each with as many environments", ylabel="steps per second, relative to one device")
     axes.set_xticks(devices, devices)
     axes.set_yticks(devices, devices)
     axes.minorticks_off()

@@ -9,7 +9,7 @@ MEMORIES="${MEMORIES:-GRU MinGRU}"
 for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="$tiny" ;;
-        cpu) flags="$cpu_steps $(pqn_flags_of "$env")" ;;
+        *) flags="$cpu_steps $(pqn_flags_of "$env")" ;;
     esac
     train pqn_mlp.py --env-id "$env" --no-partial-obs $flags $seeds
     for memory in $MEMORIES MLP; do

@@ -22,6 +22,7 @@ import json
 import os
 import platform
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -35,9 +36,8 @@ import numpy as np
 from command_line import read_args
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from popgym_arcade.analysis import tables
-
 ROOT = Path(__file__).parent.parent
+markdown_table = runpy.run_path(str(ROOT / "popgym_arcade/analysis/tables.py"))["markdown"]  # without its package
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}  # --device: what JAX calls it
 ALL_SCRIPTS = (
     *("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn"),
@@ -475,7 +475,7 @@ def markdown(path: Path) -> str:
         return "Not measured yet.\n"
     rows = read_table(path)
     columns = [name for name in rows[0] if name not in MACHINE_COLUMNS]
-    table = tables.markdown([*map(heading, columns)], [[cell(row[name]) for name in columns] for row in rows])
+    table = markdown_table([*map(heading, columns)], [[cell(row[name]) for name in columns] for row in rows])
     return f"{table}\n{measured_on(rows[0])}\n"
 
 

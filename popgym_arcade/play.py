@@ -90,7 +90,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("-p", "--partial-obs", action="store_true", help="show the partially observable twin")
     parser.add_argument("--both", action="store_true", help="show both twins side by side")
     parser.add_argument("-o", "--obs-size", type=int, choices=OBS_SIZES, default=256, help="side of a frame in pixels")
-    parser.add_argument("--fps", type=float, help=f"steps per second even without a key: {', '.join(MOVING)}")
+    parser.add_argument("--fps", type=float, help=f"steps per second, even without a key, for {', '.join(MOVING)}")
     parser.add_argument("--record", type=expanded, metavar="FILE.gif", help="record the session as a GIF")
     parser.add_argument("--seed", type=int, help="seed of the first episode and all that follow; random by default")
     args = parser.parse_args(argv)

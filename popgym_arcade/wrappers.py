@@ -33,7 +33,7 @@ class Wrapper:
         self._env = env
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the wrapped environment. (`copy` asks for special names before there is one.)"""
+        """An attribute of the wrapped environment. (`copy` looks up special names before `_env` is set.)"""
         if name == "_env" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._env, name)

@@ -1,9 +1,13 @@
 """Settings shared by all tests, and the order in which they run."""
 
+import contextlib
 import ctypes
 import gc
 import importlib.metadata
+import io
 import os
+import subprocess
+import sys
 
 # Most tests compile a program to run it for a moment, and LLVM's optimisations take longer than they save. Set before
 # JAX is imported, and where the scripts that tests start see it too. A test that runs for long is marked "optimized".
@@ -21,10 +25,13 @@ import pytest  # noqa: E402
 jax.config.update("jax_disable_most_optimizations", True)  # a plugin of pytest may have imported JAX
 
 # Files whose programs test_keys.py checks, for all scripts and ids: checking them again in every run takes an eighth of
-# the time.
+# the time. Where keys go from one program to another, a test of these files asks for `checks_keys`.
 KEYS_ARE_CHECKED = (
     "test_contract test_pqn test_ppo test_ppo_continuous_action test_dqn test_impala_popart test_normalization "
-    "test_devices test_memory test_memory_formulas test_memory_use test_memax_fixes test_encoding"
+    "test_devices test_memory test_memory_formulas test_memory_use test_memax_fixes test_encoding test_keys "
+    "test_command_lines test_resume test_run_folder test_run_scripts test_survival test_tracking test_reproducibility "
+    "test_storage test_evaluate test_analysis test_saliency test_contamination test_recall_density "
+    "test_filter_comparison test_shipped_agents"
 ).split()
 
 # Medium runs the code of Easy and Hard at a size between theirs: its tests run with --thorough.
@@ -57,6 +64,38 @@ def key_reuse(request):
     """Lets a key that is used twice raise: it gives correlated "randomness" that no other test notices."""
     checked = group_of(request.node) in harness.IDS or request.path.stem in KEYS_ARE_CHECKED
     jax.config.update("jax_debug_key_reuse", not checked)
+
+
+@pytest.fixture
+def checks_keys(key_reuse):
+    """Lets a key that is used twice raise in a file of KEYS_ARE_CHECKED, too."""
+    jax.config.update("jax_debug_key_reuse", True)
+
+
+@pytest.fixture
+def asked_here(monkeypatch):
+    """tune.py asks about scripts in this process, which has imported JAX already. Other processes are as they were."""
+    import tune  # here, because Optuna takes long to import
+
+    start = subprocess.run
+
+    def run(line, **options):
+        if line[:3] != [sys.executable, "-c", tune.ASK]:
+            return start(line, **options)
+        # tyro draws its box in Unicode
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        code = 0
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", line[2:])
+            patch.setattr(sys, "path", [*sys.path])
+            try:
+                exec(tune.ASK, {})
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+                err.write("" if isinstance(end.code, int) else f"{end.code}\n")
+        return subprocess.CompletedProcess(line, code, *(file.buffer.getvalue().decode() for file in (out, err)))
+
+    monkeypatch.setattr(tune.subprocess, "run", run)
 
 
 def pytest_collection_finish():

@@ -29,6 +29,8 @@ def only_usually(names, cases):
 
 
 EASY_USUALLY = only_usually(EASY_IDS, IDS)  # for the longer tests of what is the same code at every level
+# For tests of what all games share, where a few stand for all
+FEW_USUALLY = only_usually(["NavigatorEasy", "CartPoleEasy", "TetrisEasy"], EASY_IDS)
 
 
 def at_easy_or_first_at_hard(values):

@@ -81,12 +81,18 @@ def learned_return(name, args, seeds=3):
 
 def fresh_params(name, args):
     """The network and its parameters; values, which start at 0, are those of a random layer."""
-    module = script(name)
-    network, _, _ = module.make_actor(args)
-    params = jax.jit(module.make_train(args)[0])(jax.random.key(0)).params
+    network, _, _ = script(name).make_actor(args)
+    params = filled_params(name, dataclasses.replace(args, seed=0, run_dir=""))  # which do not change them
+    return network, jax.tree.map(lambda x: x, params)  # a tree that a test may change
+
+
+@functools.lru_cache(maxsize=16)  # a few megabytes each
+def filled_params(name, args):
+    """The parameters of `fresh_params`."""
+    params = jax.jit(script(name).make_train(args)[0])(jax.random.key(0)).params
 
     def filled(path, x):
         at_zero = leaf_name(path).endswith("kernel") and not x.any()
         return 0.1 * jax.random.normal(jax.random.key(2), x.shape) if at_zero else x
 
-    return network, jax.tree_util.tree_map_with_path(filled, params)
+    return jax.tree_util.tree_map_with_path(filled, params)

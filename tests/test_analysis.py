@@ -300,7 +300,7 @@ def test_another_environment_has_to_fit(run, tmp_path):
     refused("--env-id 'Chess' is unknown", out, runs=(str(run),), env_id="Chess")
     refused("--twin both: CartPole-v1 has no twins", out, runs=(str(run),), twin="both")
     actions = untrained("pqn_mlp", tmp_path, env_id="Breakout-MinAtar")
-    refused("other observations or actions", out, runs=(str(actions),), env_id="Asterix-MinAtar")
+    refused("different observations or actions", out, runs=(str(actions),), env_id="Asterix-MinAtar")
 
 
 @pytest.mark.parametrize("name", PLAYERS)

@@ -82,6 +82,7 @@ def budgets_of(path: Path) -> tuple[str, ...]:
     return BUDGETS[:2] if ignored else BUDGETS
 
 
+@pytest.mark.usefixtures("asked_here")
 @pytest.mark.parametrize(
     ("path", "budget"),
     [(path, budget) for path in LISTS for budget in budgets_of(path)],
@@ -122,6 +123,19 @@ def test_a_variant_is_refused_unless_every_expression_changes_the_script(tmp_pat
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr == "pqn_mlp.py: this expression changes nothing: s/no such line/x/\n"
     assert not done.stdout and not (tmp_path / "runs").exists()
+
+
+def test_a_variant_counts_as_different_code_once_the_package_has_changed(tmp_path):
+    line = "source benchmark/common.sh; flags=; variant pqn_mlp.py small 's/Count = 32/Count = 16/'"
+    (tmp_path / "benchmark").mkdir(), (tmp_path / "popgym_arcade").mkdir()
+    for name in ("pqn_mlp.py", "benchmark/common.sh", "popgym_arcade/registration.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    settings = {"cwd": tmp_path, "env": environment(tmp_path, {}), "capture_output": True, "text": True, "timeout": 60}
+    again = [subprocess.run(["bash", "-c", line], **settings) for _ in range(2)][1]
+    assert again.returncode == 0 and not again.stderr and again.stdout.startswith("complete: ")
+    with (tmp_path / "popgym_arcade/registration.py").open("a") as file:
+        file.write("# changed\n")
+    assert subprocess.run(["bash", "-c", line], **settings).stderr.startswith("trained with different code")
 
 
 def test_a_complete_training_is_not_run_again(tmp_path):
@@ -284,6 +298,14 @@ def test_a_list_names_settings_that_it_ignores(tmp_path):
         "encoders.sh: ignoring BUDGET=gpu, this list sets its own",
         "encoders.sh: ignoring STEPS=10, this list sets its own",
     ]
+
+
+def test_an_ignored_budget_changes_no_command(tmp_path):
+    ignoring = [path for path in LISTS if budgets_of(path) == BUDGETS[:2]]
+    assert ROOT / "benchmark/ten_games.sh" in ignoring
+    for path in ignoring:
+        cpu, gpu = (run(path, tmp_path, DRY_RUN="1", BUDGET=budget) for budget in ("cpu", "gpu"))
+        assert gpu.returncode == 0 and gpu.stdout == cpu.stdout, path
 
 
 @pytest.mark.parametrize("name", ["pqn_mlp", "dqn_rnn", "ten_games"])

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 from harness import (
-    EASY_IDS,
     EASY_USUALLY,
+    FEW_USUALLY,
     IDS,
     TWINS,
     colors_of,
@@ -278,7 +278,7 @@ def test_info_carries_the_final_state(env_id):
     assert (take(played.final_state, ends).time > 0).all() and (take(played.after, ends).time == 0).all()
 
 
-@pytest.mark.parametrize("env_id", EASY_IDS)
+@pytest.mark.parametrize("env_id", FEW_USUALLY)
 def test_a_user_may_change_the_limit(env_id):
     """Experts, cut off after ten steps. (There: a constant of the class.)"""
     games = expert_games(env_id)[:8]

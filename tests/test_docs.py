@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -127,7 +128,8 @@ def trained_on_the_page(folder, line):
 
 @pytest.mark.slow
 def test_a_script_trains_on_the_game_of_the_page(tmp_path):
-    run = trained_on_the_page(tmp_path, "--total-timesteps 512 --eval-episodes 4")
+    sizes = "--num-envs 4 --num-minibatches 2 --update-epochs 1 --memory MLP --total-timesteps 128 --eval-episodes 4"
+    run = trained_on_the_page(tmp_path, sizes)
     assert [row["policy"] for row in rows(run)] == ["random", "greedy"]
 
 
@@ -317,6 +319,11 @@ def names_of(tree):
     return found
 
 
+@functools.cache
+def names_of_the_package():
+    return set().union(*(names_of(ast.parse(path.read_text())) for path in ROOT.glob("popgym_arcade/**/*.py")))
+
+
 def details(page):
     found = re.search(
         r"^## Implementation details\n(.*?)(?=^## |\Z)", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
@@ -328,10 +335,8 @@ def details(page):
 def test_what_the_implementation_details_of_a_page_name_is_in_the_code(page):
     name = r"`[A-Za-z_][\w.]*`"
     told = re.findall(rf"\(({name}(?:(?:, | and | in ){name})*)\)", details(page))
-    script, *package = (
-        ast.parse(path.read_text()) for path in (ROOT / f"{Path(page).stem}.py", *ROOT.glob("popgym_arcade/**/*.py"))
-    )
-    known = set().union(*map(names_of, (script, *package)))
+    script = ast.parse((ROOT / f"{Path(page).stem}.py").read_text())
+    known = names_of(script) | names_of_the_package()
     parts = {part for text in told for each in re.findall(r"`([\w.]+)`", text) for part in each.split(".")}
     assert told and parts <= known | ELSEWHERE, parts - known
     blocks_of = {node.name: node for node in ast.walk(script) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -463,6 +468,7 @@ PROGRAMS = {"python": check_python, "make": check_make, "pip": check_pip, "sbatc
 OTHERS = ("git", "tensorboard", "wandb", "cp")  # not ours
 
 
+@pytest.mark.usefixtures("asked_here")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_are_such_that_can_be_given(page, tmp_path, monkeypatch, request):
     if page == OWN_TWIN:

@@ -44,6 +44,7 @@ def test_reloading_gives_the_return_that_training_reported(folder, tmp_path, nam
         evaluate.main(Args(runs=(str(run),), step=100))
 
 
+@pytest.mark.usefixtures("checks_keys")
 def test_both_twins_of_the_same_episodes_and_videos(folder, tmp_path, capsys):
     run = untrained("pqn_mlp", folder, **PIXELS)
     args = Args(runs=(str(run),), twin="both", gif=True, mp4=True, side_by_side=True, videos=2, out=str(tmp_path / "o"))

@@ -1,6 +1,6 @@
 """Random keys are split and never used twice: the programs of all scripts and ids, checked by JAX without running them.
 
-Tests of other code that draws random numbers, such as the analysis, run with the same check switched on (conftest.py).
+Tests of other code that draws random numbers run with the same check switched on (conftest.py).
 """
 
 import jax
@@ -12,6 +12,7 @@ from jax.experimental.key_reuse._core import check_key_reuse  # what --jax_debug
 from scripts import arcade, script, small
 
 import pqn_mlp
+from popgym_arcade.analysis.trajectories import record_program
 from popgym_arcade.baselines.running.evaluation import make_evaluate
 
 PATHS = [  # script, flags: every place where a training draws random numbers
@@ -40,6 +41,14 @@ def test_an_evaluation_and_a_training_from_pixels_use_no_key_twice():
     _, begin, act = script("pqn_rnn").make_actor(args)
     params = jax.eval_shape(script("pqn_rnn").make_train(args)[0], jax.random.key(0)).params
     check_key_reuse(make_evaluate(args, begin, act), params, jax.random.key(0), jnp.float32(0))
+
+
+def test_episodes_that_the_analysis_records_use_no_key_twice():
+    args = arcade("pqn_rnn")
+    begin, advance = record_program(args, 2)
+    params = jax.eval_shape(script("pqn_rnn").make_train(args)[0], jax.random.key(0)).params
+    check_key_reuse(begin, jax.random.key(0))
+    check_key_reuse(advance, params, jax.eval_shape(begin, jax.random.key(0)))
 
 
 def test_a_key_that_is_used_twice_is_found(monkeypatch):

@@ -1,6 +1,7 @@
 """The memory a training takes, known before it is compiled; what does not fit is refused; --remat needs less."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +66,7 @@ def test_reading_in_pieces_learns_the_same(name):
 @pytest.mark.parametrize("name", ALL)
 def test_what_does_not_fit_is_refused_before_anything_is_written(name, monkeypatch, tmp_path):
     module, args = script(name), small(name, run_dir=str(tmp_path / "runs"))
+    monkeypatch.setattr(memory_use, "memory_needed", functools.cache(memory_use.memory_needed))  # traced once
     needed = memory_use.memory_needed(args, module)
     largest = max(needed, key=needed.get)
     monkeypatch.setattr(memory_use, "available", lambda: 0.9 * sum(needed.values()))

@@ -8,12 +8,10 @@ import threading
 
 import numpy as np
 import pytest
-from harness import IDS
+from harness import FEW_USUALLY
 from PIL import Image
 
 from popgym_arcade import play
-
-EASY = [env_id for env_id in IDS if env_id.endswith("Easy")]
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def run(monkeypatch, pygame, line, keys):
         return play.play(play.parse_args(line.split()), pygame), shown
 
 
-@pytest.mark.parametrize("env_id", EASY)
+@pytest.mark.parametrize("env_id", FEW_USUALLY)
 def test_every_family_can_be_played(monkeypatch, pygame, env_id):
     keys = [pygame.K_SPACE, pygame.K_LEFT, pygame.K_DOWN]
     session, shown = run(monkeypatch, pygame, f"{env_id} --both --seed 1", keys)

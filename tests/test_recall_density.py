@@ -65,6 +65,7 @@ def test_l1_is_the_sum_of_absolute_values(folder):
     np.testing.assert_allclose(found, sizes / sizes.sum(), rtol=1e-4)
 
 
+@pytest.mark.usefixtures("checks_keys")
 @pytest.mark.parametrize("name", ["pqn_mlp", "ppo_continuous_action"])
 def test_without_memory_everything_is_at_the_end(folder, name):
     agent = agent_of(folder, name)

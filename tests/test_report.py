@@ -259,6 +259,8 @@ def test_groups_are_told_apart_by_several_arguments(tmp_path):
     write_run(tmp_path, "b", "GRU", rows, num_steps=16, learning_rate=5e-4)
     groups = [cell.group for cell in cells_of(tmp_path, by="learning_rate+num_steps")]
     assert groups == ["0.0005+16", "0.00141+32"]
+    write_run(tmp_path, "c", "GRU", rows, num_steps=8, learning_rate=None)  # as --target-kl can be
+    assert [cell.group for cell in cells_of(tmp_path, by="learning_rate")] == ["0.0005", "0.00141", "None"]
     with pytest.raises(UserError, match="--by num_steps.gamma: runs have memory, num_steps, learning_rate"):
         cells_of(tmp_path, by="num_steps+gamma")
 

@@ -88,6 +88,7 @@ def interrupted(function):
 WHEN = ("compiling", "between two points", "evaluating")
 
 
+@pytest.mark.usefixtures("checks_keys")
 @pytest.mark.parametrize("when", usually("between two points", of=WHEN))
 def test_stopped_by_ctrl_c_and_resumed_equals_unbroken(tmp_path, monkeypatch, when):
     """With an early stop, which must come at the same step: a stop does not shift what is due later."""

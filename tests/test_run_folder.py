@@ -123,6 +123,7 @@ def test_output_that_is_not_a_terminal_has_plain_lines(tmp_path):
 # ------------------------------------------------------------------------------------------------------------ videos
 
 
+@pytest.mark.usefixtures("checks_keys")
 def test_capture_video(tmp_path):
     args = arcade("pqn_mlp", capture_video=True, total_timesteps=32, num_seeds=2, run_dir=str(tmp_path))
     with Image.open(pqn_mlp.main(args) / "episode.gif") as picture:

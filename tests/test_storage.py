@@ -8,6 +8,7 @@ from popgym_arcade.baselines.running import memory_use
 
 STORED_IN = {name: "rollout" for name in ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn")}
 STORED_IN |= {"dqn_mlp": "replay buffer", "dqn_rnn": "replay buffer"}
+CASES = [*((name, {}) for name in STORED_IN), ("pqn_rnn", {"memory": "MLP"})]
 
 
 def with_each(name, **flags):
@@ -16,9 +17,11 @@ def with_each(name, **flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", usually("ppo_mlp", "pqn_rnn", "dqn_mlp", of=tuple(STORED_IN)))
-def test_states_or_frames_learn_the_same_to_the_last_bit(name):
-    states, frames = with_each(name, env_params=("max_steps_in_episode=5",), total_timesteps=512)
+@pytest.mark.parametrize(
+    ("name", "flags"), usually(("ppo_mlp", {}), ("pqn_rnn", {"memory": "MLP"}), ("dqn_mlp", {}), of=CASES)
+)
+def test_states_or_frames_learn_the_same_to_the_last_bit(name, flags):
+    states, frames = with_each(name, env_params=("max_steps_in_episode=5",), total_timesteps=512, **flags)
     (one, metrics), (other, other_metrics) = (trained(name, args, 8) for args in (states, frames))
     assert_equal(one.params, other.params)
     assert_equal(metrics, other_metrics)

@@ -1,5 +1,6 @@
 """benchmark/training_speed.py and training_parts.py at tiny sizes: counts, tables, refusals, and the pages."""
 
+import ast
 import csv
 import dataclasses
 import re
@@ -25,6 +26,7 @@ sys.path.append(str(ROOT / "benchmark"))
 import training_parts  # noqa: E402
 import training_speed  # noqa: E402
 
+PARENTS = ("command_line", "training_speed", "replay", "multitask_speed")  # they measure in other processes
 TINY = training_speed.Args(points=2, point_steps=16, repeats=1)
 TRAINED = training_speed.Training(
     scalars={"charts/SPS": [1.0, 30.0, 10.0, 20.0], "charts/compile_seconds": [2.34]},
@@ -55,6 +57,15 @@ def rows_of(path):
 
 def tiny(name, **changes):
     return scripts.arcade(name, **({"num_envs": 4, "num_steps": 2, "num_minibatches": 2} | changes))
+
+
+@pytest.mark.parametrize("name", PARENTS)
+def test_a_process_that_starts_others_takes_no_device(name):
+    """Importing popgym_arcade imports gymnax, which makes an array and so takes most of a GPU's memory."""
+    tree = ast.parse((ROOT / f"benchmark/{name}.py").read_text())
+    modules = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    assert modules and not [module for module in modules if re.match("popgym_arcade|gymnax", module)]
 
 
 # ---------------------------------------------------------------------------------------------------------- the counts
@@ -239,7 +250,7 @@ def test_the_parts_of_an_update_are_timed():
     assert all(found[name] > 0 for name in ("environment step", "drawing", "forward, playing", "memory", "update"))
 
 
-@pytest.mark.parametrize("name", scripts.ALL)
+@pytest.mark.parametrize("name", scripts.usually("pqn_mlp"))  # test_memory_use.py has all scripts
 def test_the_memory_every_script_needs_is_estimated(name):
     module = scripts.script(name)
     small, large = (scripts.small(name, num_envs=envs, total_timesteps=4096) for envs in (8, 64))

@@ -3,11 +3,9 @@
 A small program takes the place of the training scripts.
 """
 
-import contextlib
 import csv
 import dataclasses
 import importlib
-import io
 import json
 import os
 import signal
@@ -99,28 +97,6 @@ def played(tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "kinds_of", lambda script: kinds)
     monkeypatch.setattr(tune, "ask", lambda script, lines: (kinds, ""))
     return player
-
-
-@pytest.fixture
-def asked_here(monkeypatch):
-    """Scripts are asked in this process, which has imported JAX already."""
-
-    def run(line, **_):
-        assert line[:3] == [sys.executable, "-c", tune.ASK]
-        # tyro draws its box in Unicode
-        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-        code = 0
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", line[2:])
-            patch.setattr(sys, "path", [*sys.path])
-            try:
-                exec(tune.ASK, {})
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else 1
-                err.write("" if isinstance(end.code, int) else f"{end.code}\n")
-        return subprocess.CompletedProcess(line, code, *(file.buffer.getvalue().decode() for file in (out, err)))
-
-    monkeypatch.setattr(tune.subprocess, "run", run)
 
 
 def study_args(folder, **changes):

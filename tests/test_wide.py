@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import IDS, facts
+from harness import IDS, facts, only_usually
 from scripts import ALL
 
 ROOT = Path(__file__).parents[1]
 USUALLY = ("pqn_mlp", "ppo_continuous_action", "dqn_rnn", "impala_popart")
 OTHERS = tuple(name for name in ALL if name not in USUALLY)
+NOT_MEDIUM = [env_id for env_id in IDS if not env_id.endswith("Medium")]  # see conftest.py
 
 
 def answers(*words):
@@ -25,11 +26,12 @@ def answers(*words):
 
 
 @pytest.fixture(scope="module")
-def games():
-    return answers("games")
+def games(request):
+    return answers("games", *(IDS if request.config.getoption("--thorough") else NOT_MEDIUM))
 
 
-@pytest.mark.parametrize("game_id", IDS)  # not env_id, by which conftest.py groups: all ids share one process
+# not env_id, by which conftest.py groups: all ids share one process
+@pytest.mark.parametrize("game_id", only_usually(NOT_MEDIUM, IDS))
 def test_a_game_keeps_the_types_of_its_state_and_reward(games, game_id):
     family, level = facts(game_id)
     expected = {f".{name}": [list(shape), kind.__name__] for name, (shape, kind) in family.fields(level).items()}

@@ -7,7 +7,7 @@ import gymnax
 import jax
 import jax.numpy as jnp
 
-import popgym_arcade
+import popgym_arcade  # noqa: F401 (registers the ids)
 
 
 def types(tree):
@@ -50,8 +50,5 @@ def training(name):
     return {"before": types(before), "after": types(after), "params": types(before.params)}
 
 
-if sys.argv[1] == "games":
-    found = {env_id: game(env_id) for env_id in popgym_arcade.REGISTERED_ENVIRONMENTS}
-else:
-    found = {name: training(name) for name in sys.argv[2:]}
-print(json.dumps(found))
+look = {"games": game, "scripts": training}[sys.argv[1]]
+print(json.dumps({name: look(name) for name in sys.argv[2:]}))

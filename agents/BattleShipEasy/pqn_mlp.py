@@ -43,9 +43,9 @@ class Args(ArcadeArgs):
     learning_rate: UnitInterval = 1e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
-    """anneal the learning rate linearly"""
+    """lower the learning rate linearly, to LEARNING_RATE_END"""
     learning_rate_end: UnitInterval = 0.0
-    """learning rate at the end of the annealing"""
+    """learning rate once it has fallen (with --anneal-lr)"""
     anneal_fraction: PositiveUnitInterval = 1.0
     """fraction of TOTAL_TIMESTEPS over which the learning rate falls"""
     num_envs: Count = 32

@@ -14,7 +14,7 @@ from popgym_arcade.analysis.agents import Agent
 
 
 def network_args(agent: Agent) -> Any:
-    """The arguments its network depends on: the same for all seeds and both twins, which thus share programs."""
+    """The arguments that an agent's network depends on. All seeds and both twins have the same, and share programs."""
     return dataclasses.replace(agent.saved, seed=0, num_seeds=1)
 
 

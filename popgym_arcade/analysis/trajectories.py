@@ -16,7 +16,7 @@ from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.scripts import script_of
 
-RECORD_STEPS = 32  # between two checks whether the episodes are over
+RECORD_STEPS = 32  # between two checks of whether the episodes are over
 
 
 @dataclass(frozen=True)

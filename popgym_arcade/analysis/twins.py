@@ -32,7 +32,7 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
     if shape != other_shape:
         raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, but {agent.name} reads {shape}")
     if rest != other_rest:
-        raise UserError(f"--env-id {env_id}: {agent.name} was trained on other observations or actions")
+        raise UserError(f"--env-id {env_id}: {agent.name} was trained on different observations or actions")
     if not is_arcade(args):
         return [dataclasses.replace(agent, args=args)]
     partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}

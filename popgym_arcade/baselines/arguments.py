@@ -31,7 +31,7 @@ class RunArgs:
     env_params: tuple[str, ...] = ()
     """fields of the environment's parameters to replace, as NAME=VALUE ..."""
     eval_env_params: tuple[str, ...] = ()
-    """the same for evaluations, overriding --env-params of the same name; for example, num_levels=0 is all levels"""
+    """the same for evaluations, overriding --env-params of the same name, such as num_levels=0 for all levels"""
     seed: NonNegativeInt = 0
     """seed of the first agent"""
     num_seeds: Count = 1
@@ -73,7 +73,7 @@ class RunArgs:
     checkpoint_every: NonNegativeInt = 50_000
     """steps between two checkpoints, of which the last three are kept; 0: only at the end"""
     save_every: NonNegativeInt = 0
-    """also keep the first checkpoint after each multiple of this many steps; 0: only the last three"""
+    """also keep the first checkpoint at or after each multiple of this many steps; 0: only the last three"""
     resume: PathName = ""
     """run folder to resume from its last checkpoint"""
     from_run: PathName = ""

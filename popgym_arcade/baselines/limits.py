@@ -121,7 +121,7 @@ def plain_number(kind: type, value: Any) -> bool | int | float:
 
 
 def whole_number(text: str) -> int | float:
-    """A text as a number, also 1e6. A number that is not whole stays a float, which `plain` rejects, naming its flag.
+    """A text such as 1e6 as a number. One that is not whole stays a float, which `plain` rejects, naming its flag.
 
     Raises:
         ValueError: if the text is not a number
@@ -174,7 +174,7 @@ def limits_of(hint: Any) -> tuple:
 
 
 def nearest_divisors(number: int, wanted: int) -> str:
-    """The divisors of `number` just below and above `wanted`, which is not one, as "4 or 8"."""
+    """The divisors of `number` just below and above `wanted`, which does not divide it, as "4 or 8"."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     divisors = {*small, *(number // n for n in small)}
     nearest = [max(n for n in divisors if n < wanted), *sorted(n for n in divisors if n > wanted)[:1]]

@@ -31,7 +31,7 @@ def script_name(args: Any) -> str:
 
 
 def keep_copies(args: Any, folder: Path) -> None:
-    """Copies the script, modules it imports from its own folder, and those of your own environments to a run folder."""
+    """Copies to a run folder the script, modules it imports from its own folder, and those of your own environments."""
     environments = {Path(sys.modules[name].__file__) for name in environment_modules(args)}
     for path in own_files(Path(script_of(args).__file__)) | environments:
         if path.parent.resolve() != folder.resolve():

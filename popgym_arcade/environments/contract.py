@@ -79,7 +79,7 @@ def _check_twin(game: type[ArcadeEnvironment], partial_obs: bool, obs_size: int)
 
 
 def _check_parameters(env: ArcadeEnvironment, name: str, method: str, count: int) -> None:
-    """A method accepts `count` arguments, like that of the base class."""
+    """Raises ValueError unless a method takes `count` arguments, as in the base class."""
     try:
         inspect.signature(getattr(env, method)).bind(*range(count))
     except TypeError:
@@ -129,7 +129,7 @@ def _check_length(name: str, method: str, result: Any, parts: tuple[str, ...]) -
 
 
 def _check_observation(name: str, method: str, found: Any, space: Any) -> None:
-    """Shape as in the space. The dtype matters only for bytes, because networks scale them."""
+    """Raises ValueError for a shape other than the space's. The dtype matters only for uint8, which networks scale."""
     dtype, shape = jnp.dtype(space.dtype), tuple(space.shape)
     same = getattr(found, "dtype", None) == dtype or jnp.uint8 not in (getattr(found, "dtype", None), dtype)
     if getattr(found, "shape", None) != shape or not same:
@@ -137,7 +137,7 @@ def _check_observation(name: str, method: str, found: Any, space: Any) -> None:
 
 
 def _check_same(name: str, method: str, before: Any, after: Any) -> None:
-    """The state keeps its class, and its fields their shapes and dtypes."""
+    """Raises ValueError unless the state keeps its class, and its fields keep their shapes and dtypes."""
     if type(before) is not type(after):
         raise ValueError(f"{name}: {method} returns a state of {type(after).__name__}, not {type(before).__name__}")
     if not dataclasses.is_dataclass(before):

@@ -1,1 +1,1 @@
-"""Parts of networks that are the same for every algorithm: memories, and convolutions that are fast on a CPU."""
+"""Parts of networks that are the same for every algorithm: memories, encodings of frames, and convolutions."""

@@ -16,7 +16,7 @@ from memax.equinox.semigroups import stack
 from memax.equinox.set_actions import spherical as set_actions
 
 LARGEST = 2.0  # norm up to which the series of degree 13 is exact in float32: 2**14 / 14! < 2**-22
-MAX_SQUARINGS = 64  # beyond that float32 has no significant digit left
+MAX_SQUARINGS = 64  # beyond that float32 has no significant digits left
 
 
 @jax.custom_vjp

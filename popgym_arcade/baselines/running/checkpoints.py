@@ -28,7 +28,7 @@ OTHER_GENERATOR = "drew its random numbers with JAX's generator"
 
 @dataclass
 class FirstOfEach(PreservationPolicy):
-    """Keeps the first checkpoint after each multiple of `every` steps.
+    """Keeps the first checkpoint at or after each multiple of `every` steps.
 
     Only checkpoints on the grid count: otherwise, one left by a stop between two points could replace the regular one.
     """

@@ -25,7 +25,7 @@ registry = ConstructorRegistry()
 
 @registry.primitive_rule
 def whole_numbers(about: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """How tyro reads an int: also as 1e6."""
+    """Lets tyro read an int that is written as 1e6."""
     if about.type is not int:
         return None
     is_int = lambda value: isinstance(value, int) and not isinstance(value, bool)  # noqa: E731

@@ -135,8 +135,8 @@ def check_memory(args: Any, script: ModuleType) -> None:
     total, largest = sum(needed.values()), max(needed, key=needed.get)
     if total > there:
         raise UserError(
-            f"training takes about {total / 1e9:.1f} GB, {needed[largest] / 1e9:.1f} of it for the {largest}, and "
-            f"{there / 1e9:.1f} are available: {remedy(args, largest)}"
+            f"training takes about {total / 1e9:.1f} GB, {needed[largest] / 1e9:.1f} GB of it for the {largest}, "
+            f"but only {there / 1e9:.1f} GB are available: {remedy(args, largest)}"
         )
 
 
