@@ -519,7 +519,7 @@ PAGE = """<!doctype html>
     <label><input id="over" type="checkbox" checked> maps over the frames</label>
   </div>
 </header>
-<p>What the agent does at step <b>n</b>, and how much each frame so far matters to that: the squared gradient of
+<p>What the agent does at step <b>n</b>, and how much each frame so far matters for it: the squared gradient of
 its outputs with respect to every pixel. Each frame's share is below it. Move with the slider or the arrow keys; click
 a frame to enlarge it.</p>
 <main id="twins"></main>

@@ -47,7 +47,7 @@ except ImportError:  # it comes with an extra, and --help needs none
 
 ROOT = Path(__file__).resolve().parent
 TRAINING_SCRIPTS = "pqn_mlp pqn_rnn ppo_mlp ppo_rnn ppo_continuous_action dqn_mlp dqn_rnn impala_popart".split()
-OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # set or ruled out
+OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # not for a search
 COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
 ALIKE = 3  # trials in a row that fail in the same way end the search

@@ -79,16 +79,15 @@ def first_failure(trainings: dict[str, subprocess.Popen]) -> str | None:
     """The label of the first training that fails; None if both succeed. After Ctrl-C, waits until both have saved."""
     running = dict(trainings)
     while running:
-        ended = [label for label, training in running.items() if training.poll() is not None]
-        for label in ended:
-            code = running.pop(label).returncode
+        label = next((label for label, training in running.items() if training.poll() is not None), None)
+        if label is None:
+            with contextlib.suppress(KeyboardInterrupt):  # the trainings receive it too
+                time.sleep(0.2)
+        elif code := running.pop(label).returncode:
             if code == INTERRUPTED:
                 for other in running.values():
                     wait(other)
-            if code:
-                return label
-        with contextlib.suppress(KeyboardInterrupt):  # the trainings receive it too
-            time.sleep(0.2)
+            return label
     return None
 
 

@@ -5,8 +5,8 @@
 The score of a seed is the mean of all its greedy evaluations, so slower learning shows as well. Prints a table:
 interquartile means over the seeds, their difference with a 95% bootstrap interval (both sides are resampled
 independently, as in gap_and_bias.py), and interquartile means of the last evaluations. A training is worse if its
-interval lies below 0 and, with --again-before and --again-after (runs with other seeds), also theirs. The exit code is
-3 if a training is worse or missing. benchmark/regression.sh runs the trainings.
+interval lies below 0. With --again-before and --again-after (runs with other seeds), their interval must lie below 0
+too. The exit code is 3 if a training is worse or missing. benchmark/regression.sh runs the trainings.
 """
 
 import glob

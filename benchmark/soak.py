@@ -86,7 +86,7 @@ class Args:
     faults: tuple[str, ...] = ()
     """faults to try, such as kill; none: all"""
     kills: int = 20
-    """number of kill -9, at least half of them while a checkpoint is being written"""
+    """number of times to kill -9, at least half of them while a checkpoint is being written"""
     chunks: int = 2_000
     """log points of the training whose memory is watched"""
     saves: int = 1_000

@@ -46,7 +46,7 @@ class Args(ArcadeArgs):
     anneal_lr: bool = True
     """lower the learning rate linearly, to LEARNING_RATE_END"""
     learning_rate_end: UnitInterval = 0.0
-    """learning rate once it has fallen (with --anneal-lr)"""
+    """final learning rate (with --anneal-lr)"""
     anneal_fraction: PositiveUnitInterval = 1.0
     """fraction of TOTAL_TIMESTEPS over which the learning rate falls"""
     num_envs: Count = 64
