@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.devices.mesh import seed_by_seed
+from popgym_arcade.baselines.environment import is_arcade
 from popgym_arcade.baselines.errors import UserError, WrongType, one_line
 from popgym_arcade.baselines.limits import expanded, not_utf8
 from popgym_arcade.baselines.running.checkpoints import find_checkpoint, is_sound, restore

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from popgym_arcade.analysis.agents import Agent, load_agents
 from popgym_arcade.analysis.command_line import PlayArgs
-from popgym_arcade.baselines.arguments import is_arcade
-from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.environment import is_arcade, make_env
 from popgym_arcade.baselines.errors import UserError
 
 
