@@ -13,6 +13,7 @@ import sys
 import tomllib
 import types
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium
@@ -30,6 +31,7 @@ from scripts import ALL
 import popgym_arcade
 from popgym_arcade import registration
 from popgym_arcade.baselines.networks.memory import MEMORIES
+from popgym_arcade.worlds import LIBRARIES
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmark"))
@@ -399,8 +401,14 @@ def check_flags(path, flags):
     except SystemExit as end:
         assert end.code in (0, None) and flags == ["--help"], said.getvalue()
         return
-    if hasattr(args, "checked") and not NEEDS_MORE & set(flags):
+    if hasattr(args, "checked") and not NEEDS_MORE & set(flags) and not missing_libraries(flags):
         args.checked()
+
+
+def missing_libraries(flags):
+    """The libraries of LIBRARY/ID among the flags that are not installed here."""
+    named = {word.partition("/")[0] for word in flags if "/" in word} & set(LIBRARIES)
+    return {library for library in named if find_spec(LIBRARIES[library][0]) is None}
 
 
 def check_python(words):

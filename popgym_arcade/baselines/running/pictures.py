@@ -97,12 +97,17 @@ def camera(args: Any, partials: tuple[bool, ...]) -> Callable:
     """shoot(states, obs) -> uint8 [E, height, width, 3]: the frames of E environments.
 
     Of popgym_arcade's games, the twins in `partials` are drawn side by side from the states. Of other environments,
-    the frame is the observation, with the latest of several gray frames.
+    the frame is the observation.
     """
     if not is_arcade(args):
-        return lambda states, obs: obs if obs.shape[-1] == 3 else jnp.repeat(obs[..., -1:], 3, axis=-1)
+        return lambda states, obs: in_rgb(obs)
     twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in partials]
     return lambda states, obs: jnp.concatenate([jax.vmap(twin.get_obs)(states) for twin in twins], axis=2)
+
+
+def in_rgb(frames: Any) -> Any:
+    """uint8 [..., height, width, 3] of frames in colour, or of the latest of several stacked gray ones."""
+    return frames if frames.shape[-1] == 3 else frames[..., -1:].repeat(3, axis=-1)
 
 
 def save_gif(frames: list[np.ndarray], path: Path) -> None:
