@@ -26,7 +26,7 @@ from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.twins import load_in_twins
 from popgym_arcade.baselines.devices.mesh import over_seeds
-from popgym_arcade.baselines.environment import is_arcade, make_env, shows_pixels
+from popgym_arcade.baselines.environment import is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName
 from popgym_arcade.baselines.running import evaluation
@@ -213,15 +213,18 @@ WRITERS = {"gif": save_gif, "mp4": save_mp4}
 def load_all(args: Args) -> list[Agent]:
     """Every agent on every twin asked for, with `--episodes`. Raises UserError for what one of them cannot do."""
     agents = load_in_twins(args)
-    if (args.gif or args.mp4) and not all(shows_pixels(agent.args) for agent in agents):
-        raise UserError("--gif and --mp4 record environments with pixels only: leave them out")
     if args.side_by_side and not all(is_arcade(agent.args) for agent in agents):
         raise UserError("--side-by-side: one of these environments has no twins")
+    if (args.gif or args.mp4) and not all(shows_pixels(agent.args) for agent in agents):
+        raise UserError("--gif and --mp4 record environments with pixels only: leave them out")
     if args.sample and not all(hasattr(agent.script, "SAMPLE") or hasattr(agent.args, "end_e") for agent in agents):
         raise UserError("--sample: one of these scripts has neither a policy nor an epsilon")
     agents = [dataclasses.replace(agent, args=agent.args.in_evaluation(args.env_params)) for agent in agents]
     for task in (task for agent in agents for task in agent.args.tasks):
         make_env(task)  # rejects parameters that it does not have
+    for agent in agents:
+        if spaces_of(agent.args) != spaces_of(agent.saved):
+            raise UserError(f"--env-params change the observations or actions that {agent.name} was trained on")
     episodes = {} if args.episodes is None else {"eval_episodes": args.episodes}
     fewest = min(episodes.get("eval_episodes", agent.args.eval_episodes) for agent in agents)
     if (args.gif or args.mp4) and args.videos > fewest:

@@ -37,8 +37,8 @@ from popgym_arcade.analysis.networks import action_values, network_args, other_i
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
-from popgym_arcade.analysis.twins import in_twins, spaces_of
-from popgym_arcade.baselines.environment import is_pixels
+from popgym_arcade.analysis.twins import in_twins
+from popgym_arcade.baselines.environment import is_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
 from popgym_arcade.baselines.running.pictures import in_rgb

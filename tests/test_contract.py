@@ -82,8 +82,8 @@ def test_a_script_is_short_and_its_parts_come_in_order(name):
 
 
 def test_modules_of_the_baselines_are_short_and_import_in_one_direction():
-    rooms = "errors jax_defaults devices networks environment scripts limits normalization episode arguments replay"
-    rooms = [*rooms.split(), "running"]
+    rooms = "errors jax_defaults devices networks env_params environment scripts limits normalization episode"
+    rooms = [*rooms.split(), "arguments", "replay", "running"]
     package = ROOT / "popgym_arcade" / "baselines"
     for path in package.rglob("*.py"):
         text, room = path.read_text(), path.relative_to(package).parts[0].removesuffix(".py")

@@ -13,7 +13,6 @@ import sys
 import tomllib
 import types
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium
@@ -25,13 +24,12 @@ import pytest
 import tyro
 from harness import IDS
 from PIL import Image
-from runs import command, only, parsed, rows
+from runs import command, missing_libraries, only, parsed, rows
 from scripts import ALL
 
 import popgym_arcade
 from popgym_arcade import registration
 from popgym_arcade.baselines.networks.memory import MEMORIES
-from popgym_arcade.worlds import LIBRARIES
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmark"))
@@ -403,12 +401,6 @@ def check_flags(path, flags):
         return
     if hasattr(args, "checked") and not NEEDS_MORE & set(flags) and not missing_libraries(flags):
         args.checked()
-
-
-def missing_libraries(flags):
-    """The libraries of LIBRARY/ID among the flags that are not installed here."""
-    named = {word.partition("/")[0] for word in flags if "/" in word} & set(LIBRARIES)
-    return {library for library in named if find_spec(LIBRARIES[library][0]) is None}
 
 
 def check_python(words):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import called, only, resumed, rows, saved_steps
-from scripts import PIXEL, arcade, script, small, usually
+from scripts import OFF_POLICY, PIXEL, arcade, script, small, usually
 
 from popgym_arcade.baselines.environment import ParallelEnvs, make_env
 from popgym_arcade.baselines.errors import UserError
@@ -152,7 +152,8 @@ def test_a_single_environment_needs_no_vmap():
 
 def host_args(name, **changes):
     env_id = HOST if name in PIXEL else f"{HOST}ByForce"
-    return small(name, **({"env_id": env_id} | changes))
+    own = {"save_buffer": False} if name in OFF_POLICY else {}
+    return small(name, **({"env_id": env_id} | own | changes))
 
 
 @pytest.mark.parametrize("name", usually("pqn_rnn", "ppo_continuous_action", "dqn_mlp", "impala_popart"))
@@ -177,11 +178,12 @@ def test_scripts_train_on_the_host_and_resume_with_new_episodes(name, tmp_path, 
     [
         ({"num_seeds": 2}, "where seeds cannot train together: use --num-seeds 1"),
         ({"distributed": True}, "on one device: use --num-devices 1"),
+        ({"save_buffer": True}, "and resumes with an empty replay buffer: leave out --save-buffer"),
     ],
 )
 def test_what_the_host_cannot_do_is_refused(changes, line):
     with pytest.raises(UserError, match=f"--env-id counting_world:Counting runs outside JAX, {line}"):
-        host_args("pqn_mlp", **changes)
+        host_args("dqn_mlp", **changes)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +325,40 @@ def test_atari_s_parameters():
 
 
 @needs("atari")
+def test_an_episode_of_one_step_is_over_after_one():
+    env = make_world("atari/Pong-v5")
+    _, met, _ = play(env, env.default_params.replace(max_steps_in_episode=1), steps=6, num_envs=2)
+    assert met["over"].all() and met["truncated"].all()
+
+
+@needs("atari")
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        ("--env-params frame_stack=0", "--env-params frame_stack=0: use 1 or more"),
+        ("--env-params repeat_action_probability=2.0", "--env-params repeat_action_probability=2.0: use 1 or less"),
+        ("--eval-env-params frame_stack=2", "--eval-env-params change the observations or actions: .*"),
+    ],
+)
+def test_values_that_cannot_be_played_are_one_line(flags, line):
+    done = called("ppo_mlp.py", "--env-id", "atari/Pong-v5", *flags.split())
+    assert done.returncode == 2 and re.fullmatch(rf"ppo_mlp\.py: error: {line}\n", done.stderr)
+
+
+@needs("atari")
+def test_several_games_are_filmed_under_names_without_a_slash(tmp_path):
+    flags = "--num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 32 --eval-episodes 2"
+    flags += " --eval-every 0 --eval-env-params max_steps_in_episode=5 --env-params full_action_space=True"
+    games = "atari/Pong-v5", "atari/Breakout-v5"
+    done = called("impala_popart.py", "--env-ids", *games, *flags.split(), "--capture-video", "--run-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in only(tmp_path).glob("*.gif")) == [
+        "episode_atari.Breakout-v5.gif",
+        "episode_atari.Pong-v5.gif",
+    ]
+
+
+@needs("atari")
 def test_a_script_learns_from_atari_and_films_it(tmp_path):
     flags = "--num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 64 --eval-episodes 2"
     flags += " --eval-every 0 --eval-env-params max_steps_in_episode=30 --capture-video"
@@ -352,6 +388,22 @@ def test_envpool_resets_in_the_step_that_ends_an_episode(env_id):
         since = np.where(met["over"][t], 0, since)
     same = (met["obs"] == met["final_observation"]).all(axis=-1)
     assert same[~met["over"]].all() and not same[met["over"]].any()
+
+
+@needs("envpool")
+@pytest.mark.parametrize("env_id", ["envpool/CoinrunEasy-v0", "envpool/CliffWalking-v0", "envpool/Breakout-v5"])
+def test_a_limit_that_envpool_ignores_holds(env_id):
+    env = make_world(env_id)
+    assert env.default_params.max_steps_in_episode <= 10**6
+    _, met, _ = play(env, env.default_params.replace(max_steps_in_episode=9), steps=30)
+    assert met["truncated"].sum(axis=0).min() >= 1 and np.diff(np.flatnonzero(met["over"][:, 0])).max() <= 9
+
+
+@needs("envpool")
+@pytest.mark.parametrize("env_id", ["envpool/TicTacToe-v1", "envpool/Jumanji/BinPack-v2"])
+def test_what_no_script_can_play_is_refused_in_one_line(env_id):
+    done = called("pqn_mlp.py", "--env-id", env_id)
+    assert done.returncode == 2 and re.fullmatch(r"pqn_mlp\.py: error: --env-id .* has .*\n", done.stderr)
 
 
 @needs("envpool")

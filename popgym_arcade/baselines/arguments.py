@@ -13,7 +13,8 @@ from typing import ClassVar, Self
 import jax
 from gymnax.environments import spaces
 
-from popgym_arcade.baselines.environment import MAX_INT, check_host, is_arcade, make_env, shows_pixels
+from popgym_arcade.baselines.env_params import MAX_INT
+from popgym_arcade.baselines.environment import check_host, in_names, is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, nearest_divisors, plain
 from popgym_arcade.baselines.scripts import script_name, script_of
@@ -195,6 +196,8 @@ class RunArgs:
                 make_env(task.in_evaluation())
             except UserError as error:
                 raise UserError(str(error).replace("--env-params ", "--eval-env-params ")) from None
+            if spaces_of(task.in_evaluation()) != spaces_of(task):
+                raise UserError("--eval-env-params change the observations or actions: use --env-params for that")
             check_host(self, f"{id_flag} {task.env_id}", env)
             actions = env.action_space(env_params)
             if not isinstance(actions, self.ACTIONS):
@@ -242,5 +245,5 @@ class ArcadeArgs(RunArgs):
 def run_name(args: RunArgs) -> str:
     """The beginning of a run folder's name: environment, twin, experiment, memory, seed."""
     twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "single"
-    env_id, exp_name = args.env_id.replace(":", ".").replace("/", "."), args.exp_name or script_name(args)
+    env_id, exp_name = in_names(args.env_id), args.exp_name or script_name(args)
     return f"{env_id}__{twin}__{exp_name}__{getattr(args, 'memory', 'none')}__{args.seed}"

@@ -4,7 +4,6 @@ An id comes from popgym_arcade or gymnax, or is `LIBRARY/ID` of another library,
 Shapes: E environments.
 """
 
-import ast
 import dataclasses
 import difflib
 import functools
@@ -15,19 +14,16 @@ from typing import Any
 import gymnax
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gymnax.environments.environment import Environment
 
 import popgym_arcade
 from popgym_arcade.baselines.devices.mesh import anywhere
+from popgym_arcade.baselines.env_params import with_changes
 from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
 from popgym_arcade.environments.contract import check_interface
 from popgym_arcade.own_classes import class_of
 from popgym_arcade.registration import make_game
-
-MAX_INT = 2**31 - 1
-LEAST = {"max_steps_in_episode": 1, "num_levels": 0, "start_level": 0}  # smallest values of parameters
 
 
 def make_env(args: Any) -> tuple[Environment, Any]:
@@ -82,8 +78,9 @@ def make_other(env_id: str) -> Environment:
 
     try:
         return make_world(env_id)
-    except ValueError as error:
-        raise UserError(f"--env-id {env_id}: {error}") from None
+    except Exception as error:
+        text = str(error) if isinstance(error, ValueError) else one_line(error)
+        raise UserError(f"--env-id {env_id!r}: {text}") from None
 
 
 def has_twins(env_id: str) -> bool:
@@ -113,42 +110,26 @@ def runs_on_host(env: Environment) -> bool:
     return getattr(env, "on_host", False)
 
 
+def in_names(env_id: str) -> str:
+    """The id as a part of file names."""
+    return env_id.replace(":", ".").replace("/", ".")
+
+
+def spaces_of(args: Any) -> tuple:
+    """What a network depends on: shape and dtype of the observations, shape and number of the actions."""
+    env, env_params = make_env(args)
+    observation, action = env.observation_space(env_params), env.action_space(env_params)
+    return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)
+
+
 def check_host(args: Any, env_id: str, env: Environment) -> None:
     """Raises UserError for what an environment that runs outside JAX cannot do."""
     if runs_on_host(env) and args.num_seeds > 1:
         raise UserError(f"{env_id} runs outside JAX, where seeds cannot train together: use --num-seeds 1")
     if runs_on_host(env) and (args.distributed or (args.num_devices or jax.device_count()) > 1):
         raise UserError(f"{env_id} runs outside JAX, on one device: use --num-devices 1")
-
-
-def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
-    """`env_params` with the fields in `changes`, each NAME=VALUE, replaced."""
-    fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
-    names = [change.partition("=")[0] for change in changes]
-    for change in changes:
-        name, _, text = change.partition("=")
-        if name not in fields:
-            raise UserError(f"--env-params {change!r}: {env_id} has no such parameter; it has {', '.join(fields)}")
-        if names.count(name) > 1:
-            raise UserError(f"--env-params has {name} {names.count(name)} times: give it once")
-        try:
-            env_params = env_params.replace(**{name: read_like(fields[name], text)})
-        except (ValueError, SyntaxError, TypeError):
-            kind = type(fields[name]).__name__
-            raise UserError(f"--env-params {change!r}: write {name} as {kind}, like {fields[name]}") from None
-    for name in names:
-        if np.min(getattr(env_params, name)) < LEAST.get(name, -np.inf):
-            raise UserError(f"--env-params {name}={getattr(env_params, name)}: use {LEAST[name]} or more")
-    return env_params
-
-
-def read_like(old: Any, text: str) -> Any:
-    """The Python literal `text`. Raises ValueError unless it has the type and shape of `old`."""
-    new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
-    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
-    if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
-        raise ValueError
-    return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
+    if runs_on_host(env) and getattr(args, "save_buffer", False):
+        raise UserError(f"{env_id} runs outside JAX, and resumes with an empty replay buffer: leave out --save-buffer")
 
 
 def is_pixels(space: Any) -> bool:
@@ -192,7 +173,7 @@ class ParallelEnvs:
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
         """One step of each: obs, state, reward (float32), terminated, truncated (bool, never both true), info.
 
-        `info` has two entries for environments whose learner sees something else than their players: `raw_reward` in
+        `info` has two entries for environments whose learner sees something other than the player does: `raw_reward` in
         the game's own units, and `over`, whether the episode is over.
         """
         keys = jax.random.split(key, len(action))

@@ -41,13 +41,13 @@ def make_world(env_id: str) -> Environment:
     package, extra = LIBRARIES[library]
     try:
         importlib.import_module(package)
+        module = importlib.import_module(f"popgym_arcade.worlds.{library}")
     except ModuleNotFoundError as error:
         if error.name != package:
             raise ValueError(f"{package} cannot be imported: {error}") from None
         raise ValueError(f"{library} is not installed: pip install 'popgym-arcade[{extra}]'") from None
     except Exception as error:
         raise ValueError(f"{package} cannot be imported: {' '.join(str(error).split())}") from None
-    module = importlib.import_module(f"popgym_arcade.worlds.{library}")
     ids = module.ids()
     if name not in ids:
         close = difflib.get_close_matches(name, ids, 3, 0)

@@ -6,6 +6,8 @@ and for the learner rewards clipped to -1, 0 or 1, and a termination with every 
 that is reported, go on to the end of the game, in the game's own units.
 """
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 from ale_py import roms
@@ -18,6 +20,7 @@ from popgym_arcade.worlds.host import HostEnvironment, PoolStep
 
 STATIC = {"pytree_node": False}
 MAX_FRAMES = 108_000  # of an episode: half an hour
+MAX_INT = 2**31 - 1
 
 
 @struct.dataclass
@@ -42,11 +45,16 @@ class AtariParams(EnvParams):
     clip_reward: bool = struct.field(default=True, **STATIC)
 
 
-ROMS = {f"{''.join(word.capitalize() for word in rom.split('_'))}-v5": rom for rom in roms.get_all_rom_ids()}
+FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # which the emulator does not start for one player
+ROMS = {
+    f"{''.join(word.capitalize() for word in rom.split('_'))}-v5": rom
+    for rom in roms.get_all_rom_ids()
+    if rom not in FOR_TWO
+}
 
 
 def ids() -> list[str]:
-    """Every game that comes with ale-py, e.g. "SpaceInvaders-v5"."""
+    """Every game for one player that comes with ale-py, e.g. "SpaceInvaders-v5"."""
     return list(ROMS)
 
 
@@ -58,32 +66,32 @@ class AtariPool:
         self.envs = AtariVectorEnv(
             game,
             num_envs,
-            max_num_frames_per_episode=params.max_steps_in_episode * params.frame_skip,
+            max_num_frames_per_episode=min(params.max_steps_in_episode * params.frame_skip, MAX_INT),
             repeat_action_probability=params.repeat_action_probability,
             full_action_space=params.full_action_space,
             autoreset_mode="SameStep",
             stack_num=params.frame_stack,
             frameskip=params.frame_skip,
-            life_loss_info=params.life_loss,
             reward_clipping=False,
         )
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         obs, info = self.envs.reset(seed=seeds)
-        self.frame = info["episode_frame_number"]
+        self.lives = info["lives"]
         return obs.transpose(0, 2, 3, 1)
 
     def step(self, action: np.ndarray) -> PoolStep:
         obs, reward, terminated, truncated, info = self.envs.step(action.astype(np.int32))
-        over = info["episode_frame_number"] <= self.frame  # not at a lost life
-        self.frame = info["episode_frame_number"]
+        over = terminated | truncated
+        lost_life = (info["lives"] < self.lives) & ~over
+        self.lives = info["lives"]
         final_obs = np.where(over[:, None, None, None], info["final_obs"], obs) if over.any() else obs
         return PoolStep(
             obs=obs.transpose(0, 2, 3, 1),
             final_obs=final_obs.transpose(0, 2, 3, 1),
             reward=np.sign(reward) if self.params.clip_reward else reward,
             raw_reward=reward,
-            terminated=terminated,
+            terminated=terminated | (lost_life & self.params.life_loss),
             truncated=truncated,
             over=over,
         )
@@ -106,8 +114,13 @@ class Atari(HostEnvironment):
         return spaces.Box(0, 255, (84, 84, params.frame_stack), jnp.uint8)
 
     def action_space(self, params: AtariParams) -> spaces.Discrete:
-        pool = AtariVectorEnv(self.game, 1, full_action_space=params.full_action_space)
-        return spaces.Discrete(int(pool.single_action_space.n))
+        return spaces.Discrete(18 if params.full_action_space else number_of_actions(self.game))
+
+
+@functools.cache
+def number_of_actions(game: str) -> int:
+    """How many actions a game distinguishes."""
+    return int(AtariVectorEnv(game, 1).single_action_space.n)
 
 
 def make(name: str) -> Atari:

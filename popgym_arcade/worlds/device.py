@@ -1,4 +1,4 @@
-"""Environments of other libraries that are written in JAX: what they all need on top to follow gymnax's interface."""
+"""Environments of other libraries that are written in JAX: what they need to follow gymnax's interface."""
 
 from typing import Any
 

@@ -2,7 +2,7 @@
 
 Weng et al. 2022, https://arxiv.org/abs/2206.10558. Each option that EnvPool has for an id is a parameter, such as
 `num_levels` and `start_level` for Procgen. The defaults are EnvPool's: unlike `atari/...`, its Atari games have four
-stacked frames, and neither clip rewards nor end an episode with a life.
+stacked frames, do not clip rewards, and do not terminate with a life.
 """
 
 import functools
@@ -22,7 +22,9 @@ LIMIT = "max_episode_steps"  # EnvPool's name for max_steps_in_episode
 OF_POOL = {  # options that say how a pool runs, not what it plays
     *("num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path"),
     *("seed", "env_seed", "gym_reset_return_info", "channel_first", "reward_threshold", LIMIT),
+    "episodic_life",  # after a lost life, EnvPool's reset begins another game
 }
+LONGEST = 27_000  # steps of an episode where EnvPool sets no limit, or one that an evaluation would not reach
 
 
 def ids() -> list[str]:
@@ -32,7 +34,8 @@ def ids() -> list[str]:
 
 def parameters_of(config: dict[str, Any]) -> EnvParams:
     """The parameters of an environment with these options: static fields of the same names."""
-    options = {"max_steps_in_episode": config[LIMIT]}
+    limit = config[LIMIT]
+    options = {"max_steps_in_episode": limit if 0 < limit <= 10**6 else LONGEST}
     options |= {name: x for name, x in config.items() if name not in OF_POOL and isinstance(x, bool | int | float)}
     fields = {name: struct.field(default=value, pytree_node=False) for name, value in options.items()}
     kinds = {name: type(value) for name, value in options.items()}
@@ -46,26 +49,32 @@ def options_of(params: EnvParams) -> dict[str, Any]:
 
 
 class EnvPoolPool:
-    """See `host.Pool`. EnvPool seeds an environment only when it is made, so that every reset makes a new pool."""
+    """See `host.Pool`. EnvPool seeds an environment only when it is made, so every reset makes a new pool.
+
+    Steps are counted here, because some of EnvPool's environments ignore the limit.
+    """
 
     def __init__(self, name: str, num_envs: int, params: EnvParams):
-        self.num_envs = num_envs
+        self.num_envs, self.limit = num_envs, params.max_steps_in_episode
         self.make = functools.partial(envpool.make, name, env_type="gymnasium", num_envs=num_envs, **options_of(params))
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         self.envs = self.make(seed=seeds.tolist())
         self.dtype = self.envs.action_space.dtype
+        self.time = np.zeros(self.num_envs, int)
         return joined(self.envs.reset()[0])
 
     def step(self, action: np.ndarray) -> PoolStep:
         obs, reward, terminated, truncated, info = self.envs.step(action.astype(self.dtype))
-        # Atari's own words, for games whose rewards are clipped and whose lives are episodes
-        raw_reward, over = info.get("reward", reward), info.get("terminated", terminated).astype(bool) | truncated
+        raw_reward = info["reward"] if "lives" in info else reward  # Atari's, which may be clipped
+        self.time += 1
+        truncated = truncated | (self.time >= self.limit)
+        over = terminated | truncated
         obs = final_obs = joined(obs)
-        reset = np.flatnonzero(terminated | truncated)  # with episodic_life, a lost life goes on with the same game
-        if len(reset):
+        if over.any():
             obs = final_obs.copy()
-            obs[reset] = joined(self.envs.reset(reset)[0])
+            obs[over] = joined(self.envs.reset(np.flatnonzero(over))[0])
+            self.time[over] = 0
         return PoolStep(obs, final_obs, reward, raw_reward, terminated, truncated, over)
 
 
@@ -84,20 +93,24 @@ def vectors(x: np.ndarray) -> np.ndarray:
 
 
 def is_picture(space: Any) -> bool:
-    """Whether an observation, or its space, is bytes with a height and a width of 64 pixels or more."""
-    return space.dtype == np.uint8 and len(space.shape) == 3 and sorted(space.shape)[1] >= 64
+    """Whether an observation, or its space, is bytes with a height and a width of 32 pixels or more."""
+    return space.dtype == np.uint8 and len(space.shape) == 3 and sorted(space.shape)[1] >= 32
 
 
 class EnvPoolEnvironment(HostEnvironment):
     """An environment of EnvPool."""
 
     def __init__(self, name: str):
-        """Raises ValueError for an environment whose actions are neither discrete nor a box, or that has players."""
+        """Raises ValueError for an environment of several players, or without discrete or continuous actions."""
         self.env_id = name
-        self.params = parameters_of(envpool.make_spec(name).config._asdict())
-        kind = self.spec(self.params).gymnasium_action_space
-        if not isinstance(kind, gymnasium.spaces.Discrete | gymnasium.spaces.Box):
-            raise ValueError(f"{name} has {type(kind).__name__} actions: use one with Discrete or Box actions")
+        config = envpool.make_spec(name).config._asdict()
+        if config["max_num_players"] > 1:
+            raise ValueError(f"{name} has several players")
+        self.params = parameters_of(config)
+        actions = self.spec(self.params).gymnasium_action_space
+        continuous = isinstance(actions, gymnasium.spaces.Box) and actions.dtype.kind == "f"
+        if not (continuous or isinstance(actions, gymnasium.spaces.Discrete)):
+            raise ValueError(f"{name} has neither discrete nor continuous actions, but {actions}")
 
     def spec(self, params: EnvParams) -> Any:
         return envpool.make_spec(self.env_id, **options_of(params))

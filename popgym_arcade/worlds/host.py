@@ -82,11 +82,12 @@ class HostEnvironment(Environment):
         number, space = next(numbers), self.observation_space(params)
 
         def on_host(seeds) -> tuple[np.ndarray, HostState]:
+            seeds = np.asarray(seeds)  # JAX's operations on them could deadlock here
             if number not in pools:
                 pools[number] = self.make_pool(len(seeds), params)
             times[number] = 0
             state = HostState(np.full(len(seeds), number, np.int32), np.zeros(len(seeds), np.int32))
-            return like(pools[number].reset(np.asarray(seeds)), space), state
+            return like(pools[number].reset(seeds), space), state
 
         def of_all(seeds):
             state = jax.ShapeDtypeStruct(seeds.shape, jnp.int32)
@@ -107,12 +108,13 @@ class HostEnvironment(Environment):
         space = self.observation_space(params)
 
         def on_host(state, action) -> tuple:
+            state, action = jax.tree.map(np.asarray, (state, action))  # JAX's operations on them could deadlock here
             number, time = int(state.pool[0]), int(state.time[0])
             if np.any(state.pool != number) or np.any(state.time != time) or times.get(number) != time:
                 raise RuntimeError("this state of environments on the host is not their latest: step each state once")
             if len(state.pool) != pools[number].num_envs:
                 raise RuntimeError(f"step all {pools[number].num_envs} environments of a pool at once")
-            found = pools[number].step(np.asarray(action))
+            found = pools[number].step(action)
             times[number] = time + 1
             obs, final_obs = like(found.obs, space), like(found.final_obs, space)
             rewards = (np.asarray(x, np.float32) for x in (found.reward, found.raw_reward))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from popgym_arcade.baselines.environment import is_arcade, make_env
+from popgym_arcade.baselines.environment import in_names, is_arcade, make_env
 from popgym_arcade.baselines.running.records import Records
 
 MAX_FRAMES = 2_000  # of a video
@@ -57,7 +57,7 @@ def save_videos(args: Any, folder: Path, program: tuple, params: Any, keys: jax.
         params, keys = jax.tree.map(lambda x: x[0], (params, keys))
     videos = record_episode(args, *program, params, keys)
     for name, frames in zip(args.task_names, videos, strict=True):
-        save_gif(frames, folder / (f"episode_{name}.gif" if len(videos) > 1 else "episode.gif"))
+        save_gif(frames, folder / (f"episode_{in_names(name)}.gif" if len(videos) > 1 else "episode.gif"))
 
 
 def record_episode(args: Any, begin: Callable, act: Callable, greedy: Any, params: Any, key: jax.Array) -> list[list]:
