@@ -14,13 +14,14 @@ REQUIREMENTS := requirements
 BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 DOCS := $(VENV)/.installed-docs
+WORLDS := .venv-worlds
 
 # What one test process compiles is reused by the others, and by the next run of the tests.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.cache/jax" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 PYTEST := $(JAX_CACHE) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train saliency docs docs-serve test test-quick lint format throughput soak gallery wheel clean
+.PHONY: help setup train saliency docs docs-serve test test-quick test-worlds lint format throughput soak gallery wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +46,9 @@ test: $(DEV) ## run all tests (TEST_ARGS are pytest's)
 test-quick: $(DEV) ## run the tests that are not marked slow
 	@$(PYTEST) -m "not slow" $(TEST_ARGS)
 
+test-worlds: $(WORLDS)/.installed ## install every other library that has environments (2 GB), and run the tests of all of them
+	@$(JAX_CACHE) $(WORLDS)/bin/python -m pytest tests/test_worlds.py --thorough $(TEST_ARGS)
+
 lint: $(DEV) ## check the style with ruff
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -65,8 +69,8 @@ gallery: $(DEV) ## draw the pictures and the video of the games for README and d
 wheel: $(DEV) ## build the package into dist/
 	@$(BIN)/python -m build --wheel --outdir dist .
 
-clean: ## remove .venv, caches and build folders (runs/ stays)
-	rm -rf $(VENV) .cache .pytest_cache .ruff_cache build dist site *.egg-info
+clean: ## remove .venv, .venv-worlds, caches and build folders (runs/ stays)
+	rm -rf $(VENV) $(WORLDS) .cache .pytest_cache .ruff_cache build dist site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing .venv is kept, even one made by hand.
@@ -99,4 +103,12 @@ $(DOCS): $(BASE) $(REQUIREMENTS)/requirements-docs.txt
 $(DEV): $(BASE) $(REQUIREMENTS)/requirements-dev.txt $(REQUIREMENTS)/requirements-docs.txt
 	@echo "Installing $(REQUIREMENTS)/requirements-dev.txt"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)/requirements-dev.txt
+	@touch $@
+
+# Apart from .venv, because some of these libraries replace what the tests use.
+$(WORLDS)/.installed: $(REQUIREMENTS)/requirements-worlds.txt $(REQUIREMENTS)/requirements-dev.txt pyproject.toml | $(BASE)
+	@echo "Installing $(REQUIREMENTS)/requirements-worlds.txt in $(WORLDS)"
+	@$(BIN)/python -m venv --clear $(WORLDS)
+	@$(WORLDS)/bin/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)/requirements-worlds.txt
+	@$(WORLDS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@

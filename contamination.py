@@ -33,8 +33,7 @@ from popgym_arcade.analysis.networks import other_inputs, scores_name
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
-from popgym_arcade.baselines.arguments import is_arcade
-from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.environment import is_arcade, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
 from popgym_arcade.baselines.scripts import script_of

@@ -24,6 +24,7 @@ from flax import struct
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere, spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
+from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
@@ -45,7 +46,7 @@ MIN_PRIORITY = 1e-6  # of a step without an error, so that it can be sampled aga
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
+    """id from popgym_arcade or gymnax, LIBRARY/ID of another library, or MODULE:CLASS of your own; discrete actions"""
     learning_rate: UnitInterval = 1e-3
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -266,8 +267,7 @@ class Actor:
 
     env_state: Any
     obs: jax.Array  # once an episode has ended, the first of the next
-    episode_return: jax.Array  # float32, of the current episode
-    episode_length: jax.Array  # int32
+    episode: Episode  # after the last step
     key: jax.Array
 
 
@@ -287,8 +287,7 @@ class Transition(Step):
     """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
 
     truncated: jax.Array
-    episode_return: jax.Array  # this step included
-    episode_length: jax.Array
+    episode: Episode  # after this step
 
 
 @struct.dataclass
@@ -337,8 +336,7 @@ def make_actor(args: Args):
         return Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.zeros(num_envs, jnp.float32),
-            episode_length=jnp.zeros(num_envs, jnp.int32),
+            episode=Episode.begin(num_envs),
             key=key,
         )
 
@@ -351,7 +349,6 @@ def make_actor(args: Args):
         q = read(params, actor.obs)
         action = epsilon_greedy(action_key, q, epsilon)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
-        done = terminated | truncated
         transition = Transition(
             seen=envs.seen(actor.env_state, actor.obs),
             action=action,
@@ -359,14 +356,12 @@ def make_actor(args: Args):
             terminated=terminated,
             next_seen=envs.next_seen(info),
             truncated=truncated,
-            episode_return=actor.episode_return + reward,
-            episode_length=actor.episode_length + 1,
+            episode=actor.episode.after(info),
         )
         actor = Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.where(done, 0, transition.episode_return),
-            episode_length=jnp.where(done, 0, transition.episode_length),
+            episode=transition.episode,
             key=key,
         )
         return actor, transition, info

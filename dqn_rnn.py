@@ -24,6 +24,7 @@ from flax import struct
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import anywhere, spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
+from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
@@ -47,7 +48,7 @@ SHARE_OF_MAX = 0.9  # of a sequence's largest error in its priority; the rest is
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
+    """id from popgym_arcade or gymnax, LIBRARY/ID of another library, or MODULE:CLASS of your own; discrete actions"""
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -311,8 +312,7 @@ class Actor:
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     start: jax.Array  # bool
-    episode_return: jax.Array  # float32, of the current episode
-    episode_length: jax.Array  # int32
+    episode: Episode  # after the last step
     key: jax.Array
 
 
@@ -357,8 +357,7 @@ class Slots:
 class Transition(Step):
     """One step of all environments, [E, ...]; a rollout stacks them to [T, E, ...]."""
 
-    episode_return: jax.Array  # this step included
-    episode_length: jax.Array
+    episode: Episode  # after this step
 
 
 @struct.dataclass
@@ -442,8 +441,7 @@ def make_actor(args: Args):
             carry=initial_carry(network, num_envs),
             prev_action=jnp.zeros(num_envs, jnp.int32),
             start=jnp.ones(num_envs, bool),
-            episode_return=jnp.zeros(num_envs, jnp.float32),
-            episode_length=jnp.zeros(num_envs, jnp.int32),
+            episode=Episode.begin(num_envs),
             key=key,
         )
 
@@ -456,7 +454,6 @@ def make_actor(args: Args):
         carry, q = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
         action = epsilon_greedy(action_key, q, epsilon)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
-        done = terminated | truncated
         transition = Transition(
             seen=envs.seen(actor.env_state, actor.obs),
             prev_action=actor.prev_action,
@@ -466,17 +463,15 @@ def make_actor(args: Args):
             terminated=terminated,
             truncated=truncated,
             next_seen=envs.next_seen(info),
-            episode_return=actor.episode_return + reward,
-            episode_length=actor.episode_length + 1,
+            episode=actor.episode.after(info),
         )
         actor = Actor(
             env_state=env_state,
             obs=obs,
             carry=carry,
             prev_action=action,
-            start=done,
-            episode_return=jnp.where(done, 0, transition.episode_return),
-            episode_length=jnp.where(done, 0, transition.episode_length),
+            start=terminated | truncated,
+            episode=transition.episode,
             key=key,
         )
         return actor, transition, info

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -27,12 +26,12 @@ from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.twins import load_in_twins
 from popgym_arcade.baselines.devices.mesh import over_seeds
-from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.environment import is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName
 from popgym_arcade.baselines.running import evaluation
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
-from popgym_arcade.baselines.running.pictures import save_gif
+from popgym_arcade.baselines.running.pictures import camera, save_gif
 from popgym_arcade.baselines.scripts import script_of
 
 VIDEO_STEPS = 32  # of a video, between two checks of whether the episodes are over
@@ -60,7 +59,7 @@ class Args(PlayArgs):
     seed: NonNegativeInt | None = None
     """seed of the episodes; None: the episodes of the training's own evaluation at that step"""
     gif: bool = False
-    """record whole episodes as GIF (popgym_arcade games only)"""
+    """record whole episodes as GIF (environments with pixels only)"""
     mp4: bool = False
     """record whole episodes as MP4, which needs the package av"""
     videos: Count = 1
@@ -170,19 +169,18 @@ def record_video(agent: Agent, videos: int, sample: bool, seed: int | None, side
         agent, key = one_seed(agent, 0), key[0]
     args, policy = agent.args, policy_of(agent, sample)
     _, begin, act = agent.script.make_actor(args)
-    partials = (True, False) if side_by_side else (args.partial_obs,)
-    twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in partials]
+    shoot = camera(args, (True, False) if side_by_side else (args.partial_obs,))
 
-    def draw(states):
-        shown = jax.tree.map(lambda x: x[:videos], states)
-        return jnp.concatenate([jax.vmap(twin.get_obs)(shown) for twin in twins], axis=2)
+    def draw(*seen):
+        return shoot(*jax.tree.map(lambda x: x[:videos], seen))
 
     def step(actor, _):
         actor, transition, info = act(agent.params, actor, policy)
-        return actor, (draw(info["final_state"]), (transition.terminated | transition.truncated)[:videos])
+        info = info.get("tasks", (info,))[0]
+        return actor, (draw(info.get("final_state"), info["final_observation"]), transition.episode.over[:videos])
 
     actor = begin(key, args.eval_episodes)
-    shots = [[frame] for frame in np.asarray(draw(actor.env_state))]
+    shots = [[frame] for frame in np.asarray(draw(actor.env_state, actor.obs))]
     advance = jax.jit(lambda actor: jax.lax.scan(step, actor, length=VIDEO_STEPS))
     over = np.zeros(len(shots), bool)
     while not over.all():
@@ -215,13 +213,18 @@ WRITERS = {"gif": save_gif, "mp4": save_mp4}
 def load_all(args: Args) -> list[Agent]:
     """Every agent on every twin asked for, with `--episodes`. Raises UserError for what one of them cannot do."""
     agents = load_in_twins(args)
-    if (args.gif or args.mp4) and not all(agent.twin != "single" for agent in agents):
-        raise UserError("--gif and --mp4 record popgym_arcade games only: leave them out")
+    if args.side_by_side and not all(is_arcade(agent.args) for agent in agents):
+        raise UserError("--side-by-side: one of these environments has no twins")
+    if (args.gif or args.mp4) and not all(shows_pixels(agent.args) for agent in agents):
+        raise UserError("--gif and --mp4 record environments with pixels only: leave them out")
     if args.sample and not all(hasattr(agent.script, "SAMPLE") or hasattr(agent.args, "end_e") for agent in agents):
         raise UserError("--sample: one of these scripts has neither a policy nor an epsilon")
     agents = [dataclasses.replace(agent, args=agent.args.in_evaluation(args.env_params)) for agent in agents]
     for task in (task for agent in agents for task in agent.args.tasks):
         make_env(task)  # rejects parameters that it does not have
+    for agent in agents:
+        if spaces_of(agent.args) != spaces_of(agent.saved):
+            raise UserError(f"--env-params change the observations or actions that {agent.name} was trained on")
     episodes = {} if args.episodes is None else {"eval_episodes": args.episodes}
     fewest = min(episodes.get("eval_episodes", agent.args.eval_episodes) for agent in agents)
     if (args.gif or args.mp4) and args.videos > fewest:

@@ -31,6 +31,7 @@ from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import ParallelEnvs, final_values, in_parallel, is_pixels
+from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, Range, UnitInterval
 from popgym_arcade.baselines.networks.convolution import convolve, max_pool
@@ -55,7 +56,7 @@ OF_EACH_TASK = (  # sums [N]
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
-    """ids from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own, all with the same spaces"""
+    """ids as the other scripts' --env-id, with discrete actions, all with the same spaces"""
     reward_scales: tuple[float, ...] = ()
     """factor by which each task's rewards are scaled for learning; empty: 1"""
     reward_clip: NonNegative = 0.0
@@ -345,8 +346,8 @@ def forward(network: ActorCritic, params, carry, obs, prev_action, start, prev_r
 class ParallelTasks:
     """The environments of all tasks, behind the interface of `ParallelEnvs`: environment e plays task e % N.
 
-    Devices hold neighbouring environments, so each has equally many of every task. States and infos are tuples with
-    one entry per task; with a single task they are not.
+    Devices hold neighbouring environments, so each has equally many of every task. States are a tuple with one entry
+    per task; with a single task, its states alone.
     """
 
     envs: tuple[ParallelEnvs, ...]
@@ -366,17 +367,18 @@ class ParallelTasks:
         return interleave(obs), bundle(states)
 
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
-        """One step of each: obs, state, reward (float32), terminated, truncated (bool, never both true), info."""
+        """One step of each, as of `ParallelEnvs`; with several tasks, `info` has the tuple of theirs, as "tasks"."""
         count = len(self.envs)
         states = state if count > 1 else (state,)
         each = zip(self.envs, jax.random.split(key, count), states, action.reshape(-1, count).T, strict=True)
         obs, states, *outcome, infos = zip(*(envs.step(*own) for envs, *own in each), strict=True)
-        return interleave(obs), bundle(states), *map(interleave, outcome), bundle(infos)
+        of_all = {name: interleave([own[name] for own in infos]) for name in ("raw_reward", "over")}
+        info = of_all | {"tasks": infos} if count > 1 else infos[0]
+        return interleave(obs), bundle(states), *map(interleave, outcome), info
 
     def final_observation(self, info: Any) -> tuple[tuple, Callable]:
         """What the tasks' infos hold of final observations, and the function that turns it into them, [E, ...]."""
-        infos = info if len(self.envs) > 1 else (info,)
-        each = [envs.final_observation(own) for envs, own in zip(self.envs, infos, strict=True)]
+        each = [envs.final_observation(own) for envs, own in zip(self.envs, info.get("tasks", (info,)), strict=True)]
         finals, observe = zip(*each, strict=True)
         return finals, lambda finals: interleave([f(final) for f, final in zip(observe, finals, strict=True)])
 
@@ -516,8 +518,7 @@ class Actor:
     prev_action: jax.Array  # int32
     prev_reward: jax.Array  # in the units of the learned rewards
     start: jax.Array  # bool
-    episode_return: jax.Array  # float32, of the current episode, in the game's own units
-    episode_length: jax.Array  # int32
+    episode: Episode  # after the last step
     key: jax.Array
 
 
@@ -536,8 +537,7 @@ class Transition:
     terminated: jax.Array
     truncated: jax.Array
     final_value: jax.Array  # of the observation a truncated episode ended with, else 0
-    episode_return: jax.Array  # this step included, in the game's own units
-    episode_length: jax.Array
+    episode: Episode  # after this step
 
 
 @struct.dataclass
@@ -563,7 +563,7 @@ def make_actor(args: Args):
     """The network, begin(key, num_envs) -> Actor, act(params, actor, policy, learner) -> (Actor, Transition, info).
 
     `num_envs` is per task. `learner` holds the parameters that value the last observations of truncated episodes; None
-    stands for `params`, which play. `info` is the step's; with several tasks, a tuple.
+    stands for `params`, which play. `info` is the step's.
     """
     envs = ParallelTasks(tuple(in_parallel(task) for task in args.tasks))
     network = ActorCritic(args, envs.num_actions, is_pixels(envs.observation_space))
@@ -580,8 +580,7 @@ def make_actor(args: Args):
             prev_action=jnp.zeros(num_envs, jnp.int32),
             prev_reward=jnp.zeros(num_envs, jnp.float32),
             start=jnp.ones(num_envs, bool),
-            episode_return=jnp.zeros(num_envs, jnp.float32),
-            episode_length=jnp.zeros(num_envs, jnp.int32),
+            episode=Episode.begin(num_envs),
             key=key,
         )
 
@@ -596,7 +595,6 @@ def make_actor(args: Args):
         carry, logits, value = read(params, actor.carry, inputs_of(actor), task)
         action = choose(action_key, logits, policy)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
-        done = terminated | truncated
         learned_reward = jnp.array(args.scales, jnp.float32)[task] * reward
         if args.reward_clip:
             learned_reward = jnp.clip(learned_reward, -args.reward_clip, args.reward_clip)
@@ -617,8 +615,7 @@ def make_actor(args: Args):
             terminated=terminated,
             truncated=truncated,
             final_value=final_values(envs, info, truncated, value_of),
-            episode_return=actor.episode_return + reward,
-            episode_length=actor.episode_length + 1,
+            episode=actor.episode.after(info),
         )
         actor = Actor(
             env_state=env_state,
@@ -626,9 +623,8 @@ def make_actor(args: Args):
             carry=carry,
             prev_action=action,
             prev_reward=learned_reward,
-            start=done,
-            episode_return=jnp.where(done, 0, transition.episode_return),
-            episode_length=jnp.where(done, 0, transition.episode_length),
+            start=terminated | truncated,
+            episode=transition.episode,
             key=key,
         )
         return actor, transition, info
@@ -643,13 +639,13 @@ def task_sums(args: Args, rollout: Transition) -> dict[str, jax.Array]:
     early = jax.tree.map(lambda x: x[:-1], rollout)  # the last step's target would need another forward pass
     target, _ = vtrace(args, jnp.ones_like(early.value), early, early.value, rollout.value[-1])
     explained = jax.vmap(explained_variance, in_axes=2)(by_task(early.value), by_task(target))
-    done = by_task(rollout.terminated | rollout.truncated)
+    over = by_task(rollout.episode.over)
     return {
         "explained_variance": jnp.nan_to_num(explained),
         "explained_updates": jnp.int32(~jnp.isnan(explained)),
-        "episodes": done.sum(axis=(0, 1), dtype=jnp.int32),
-        "episodic_return": (done * by_task(rollout.episode_return)).sum(axis=(0, 1)),
-        "episodic_length": (done * by_task(rollout.episode_length)).sum(axis=(0, 1), dtype=jnp.float32),
+        "episodes": over.sum(axis=(0, 1), dtype=jnp.int32),
+        "episodic_return": (over * by_task(rollout.episode.total_reward)).sum(axis=(0, 1)),
+        "episodic_length": (over * by_task(rollout.episode.length)).sum(axis=(0, 1), dtype=jnp.float32),
     }
 
 

@@ -24,6 +24,7 @@ from gymnax.environments import spaces
 from popgym_arcade.baselines.arguments import RunArgs
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
 from popgym_arcade.baselines.environment import final_values, in_parallel
+from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.normalization import Moments, RewardScale
@@ -43,7 +44,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 class Args(RunArgs):
     ACTIONS: ClassVar[type] = spaces.Box
     env_id: str = "Pendulum-v1"
-    """id of the environment: from gymnax, with Box actions, or MODULE:CLASS of your own"""
+    """id from gymnax, LIBRARY/ID of another library, or MODULE:CLASS of your own; with Box actions"""
     learning_rate: UnitInterval = 3e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -218,8 +219,7 @@ class Actor:
 
     env_state: Any
     obs: jax.Array  # once an episode has ended, the first of the next
-    episode_return: jax.Array  # float32, of the current episode
-    episode_length: jax.Array  # int32
+    episode: Episode  # after the last step
     key: jax.Array
 
 
@@ -235,8 +235,7 @@ class Transition:
     terminated: jax.Array
     truncated: jax.Array
     final_value: jax.Array  # of the observation a truncated episode ended with, else 0
-    episode_return: jax.Array  # this step included
-    episode_length: jax.Array
+    episode: Episode  # after this step
 
 
 @struct.dataclass
@@ -266,8 +265,7 @@ def make_actor(args: Args):
         return Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.zeros(num_envs, jnp.float32),
-            episode_length=jnp.zeros(num_envs, jnp.int32),
+            episode=Episode.begin(num_envs),
             key=key,
         )
 
@@ -281,7 +279,6 @@ def make_actor(args: Args):
         action = choose(action_key, output, policy, low.reshape(-1), high.reshape(-1))  # [E, A]
         played = jnp.clip(action.reshape(-1, *actions.shape), low[None], high[None])
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, played)
-        done = terminated | truncated
         transition = Transition(
             obs=actor.obs,
             action=action,
@@ -291,14 +288,12 @@ def make_actor(args: Args):
             terminated=terminated,
             truncated=truncated,
             final_value=final_values(envs, info, truncated, lambda obs: read(params, obs).value),
-            episode_return=actor.episode_return + reward,
-            episode_length=actor.episode_length + 1,
+            episode=actor.episode.after(info),
         )
         actor = Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.where(done, 0, transition.episode_return),
-            episode_length=jnp.where(done, 0, transition.episode_length),
+            episode=transition.episode,
             key=key,
         )
         return actor, transition, info

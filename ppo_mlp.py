@@ -23,6 +23,7 @@ from flax import struct
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
 from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
+from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
@@ -42,7 +43,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
+    """id from popgym_arcade or gymnax, LIBRARY/ID of another library, or MODULE:CLASS of your own; discrete actions"""
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -239,8 +240,7 @@ class Actor:
 
     env_state: Any
     obs: jax.Array  # once an episode has ended, the first of the next
-    episode_return: jax.Array  # float32, of the current episode
-    episode_length: jax.Array  # int32
+    episode: Episode  # after the last step
     key: jax.Array
 
 
@@ -256,8 +256,7 @@ class Transition:
     terminated: jax.Array
     truncated: jax.Array
     final_value: jax.Array  # of the observation a truncated episode ended with, else 0
-    episode_return: jax.Array  # this step included
-    episode_length: jax.Array
+    episode: Episode  # after this step
 
 
 @struct.dataclass
@@ -285,8 +284,7 @@ def make_actor(args: Args):
         return Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.zeros(num_envs, jnp.float32),
-            episode_length=jnp.zeros(num_envs, jnp.int32),
+            episode=Episode.begin(num_envs),
             key=key,
         )
 
@@ -299,7 +297,6 @@ def make_actor(args: Args):
         output = read(params, actor.obs)
         action = choose(action_key, output.logits, policy)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
-        done = terminated | truncated
         transition = Transition(
             seen=envs.seen(actor.env_state, actor.obs),
             action=action,
@@ -309,14 +306,12 @@ def make_actor(args: Args):
             terminated=terminated,
             truncated=truncated,
             final_value=final_values(envs, info, truncated, lambda obs: read(params, obs).value),
-            episode_return=actor.episode_return + reward,
-            episode_length=actor.episode_length + 1,
+            episode=actor.episode.after(info),
         )
         actor = Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.where(done, 0, transition.episode_return),
-            episode_length=jnp.where(done, 0, transition.episode_length),
+            episode=transition.episode,
             key=key,
         )
         return actor, transition, info

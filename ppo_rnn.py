@@ -23,6 +23,7 @@ from flax import struct
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
+from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
@@ -43,7 +44,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
+    """id from popgym_arcade or gymnax, LIBRARY/ID of another library, or MODULE:CLASS of your own; discrete actions"""
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
@@ -253,8 +254,7 @@ class Actor:
     carry: Any  # the memory before obs is read
     prev_action: jax.Array  # int32
     start: jax.Array  # bool
-    episode_return: jax.Array  # float32, of the current episode
-    episode_length: jax.Array  # int32
+    episode: Episode  # after the last step
     key: jax.Array
 
 
@@ -272,8 +272,7 @@ class Transition:
     terminated: jax.Array
     truncated: jax.Array
     final_value: jax.Array  # of the observation a truncated episode ended with, else 0
-    episode_return: jax.Array  # this step included
-    episode_length: jax.Array
+    episode: Episode  # after this step
 
 
 @struct.dataclass
@@ -304,8 +303,7 @@ def make_actor(args: Args):
             carry=initial_carry(network, num_envs),
             prev_action=jnp.zeros(num_envs, jnp.int32),
             start=jnp.ones(num_envs, bool),
-            episode_return=jnp.zeros(num_envs, jnp.float32),
-            episode_length=jnp.zeros(num_envs, jnp.int32),
+            episode=Episode.begin(num_envs),
             key=key,
         )
 
@@ -318,7 +316,6 @@ def make_actor(args: Args):
         carry, output = read(params, actor.carry, actor.obs, actor.prev_action, actor.start)
         action = choose(action_key, output.logits, policy)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
-        done = terminated | truncated
 
         def value_of(final):  # of observations that follow this step
             return read(params, carry, final, action, jnp.zeros_like(truncated))[1].value
@@ -334,17 +331,15 @@ def make_actor(args: Args):
             terminated=terminated,
             truncated=truncated,
             final_value=final_values(envs, info, truncated, value_of),
-            episode_return=actor.episode_return + reward,
-            episode_length=actor.episode_length + 1,
+            episode=actor.episode.after(info),
         )
         actor = Actor(
             env_state=env_state,
             obs=obs,
             carry=carry,
             prev_action=action,
-            start=done,
-            episode_return=jnp.where(done, 0, transition.episode_return),
-            episode_length=jnp.where(done, 0, transition.episode_length),
+            start=terminated | truncated,
+            episode=transition.episode,
             key=key,
         )
         return actor, transition, info

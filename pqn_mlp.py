@@ -22,6 +22,7 @@ from flax import struct
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
 from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
+from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.normalization import RewardScale
@@ -39,7 +40,7 @@ LOSSES = ("td_loss", "q_values", "grad_norm")
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
     env_id: str = "CartPoleEasy"
-    """id of the environment: from popgym_arcade or gymnax, with discrete actions, or MODULE:CLASS of your own"""
+    """id from popgym_arcade or gymnax, LIBRARY/ID of another library, or MODULE:CLASS of your own; discrete actions"""
     learning_rate: UnitInterval = 1e-3
     """learning rate of RAdam"""
     anneal_lr: bool = True
@@ -208,8 +209,7 @@ class Actor:
 
     env_state: Any
     obs: jax.Array  # once an episode has ended, the first of the next
-    episode_return: jax.Array  # float32, of the current episode
-    episode_length: jax.Array  # int32
+    episode: Episode  # after the last step
     key: jax.Array
 
 
@@ -224,8 +224,7 @@ class Transition:
     terminated: jax.Array
     truncated: jax.Array
     final_value: jax.Array  # max_a Q(final observation) if truncated, else 0
-    episode_return: jax.Array  # this step included
-    episode_length: jax.Array
+    episode: Episode  # after this step
 
 
 @struct.dataclass
@@ -253,8 +252,7 @@ def make_actor(args: Args):
         return Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.zeros(num_envs, jnp.float32),
-            episode_length=jnp.zeros(num_envs, jnp.int32),
+            episode=Episode.begin(num_envs),
             key=key,
         )
 
@@ -266,7 +264,6 @@ def make_actor(args: Args):
         q = read(params, actor.obs)
         action = epsilon_greedy(action_key, q, epsilon)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
-        done = terminated | truncated
         transition = Transition(
             seen=envs.seen(actor.env_state, actor.obs),
             action=action,
@@ -275,14 +272,12 @@ def make_actor(args: Args):
             terminated=terminated,
             truncated=truncated,
             final_value=final_values(envs, info, truncated, lambda obs: read(params, obs).max(axis=-1)),
-            episode_return=actor.episode_return + reward,
-            episode_length=actor.episode_length + 1,
+            episode=actor.episode.after(info),
         )
         actor = Actor(
             env_state=env_state,
             obs=obs,
-            episode_return=jnp.where(done, 0, transition.episode_return),
-            episode_length=jnp.where(done, 0, transition.episode_length),
+            episode=transition.episode,
             key=key,
         )
         return actor, transition, info

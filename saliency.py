@@ -37,9 +37,11 @@ from popgym_arcade.analysis.networks import action_values, network_args, other_i
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
-from popgym_arcade.analysis.twins import in_twins, spaces_of
+from popgym_arcade.analysis.twins import in_twins
+from popgym_arcade.baselines.environment import is_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
+from popgym_arcade.baselines.running.pictures import in_rgb
 from popgym_arcade.baselines.scripts import script_of
 
 MAX_BYTES = 4e9  # of the maps of one twin
@@ -266,8 +268,8 @@ def perturbation_saliency(
 
 def pictures_of(obs: np.ndarray) -> np.ndarray:
     """uint8 [T, h, w, 3] of observations [T, ...]: frames as they are, a colour for each channel, numbers in grey."""
-    if obs.dtype == np.uint8 and obs.ndim == 4 and obs.shape[-1] == 3:
-        return obs
+    if obs.ndim == 4 and is_pixels(obs[0]):
+        return in_rgb(obs)
     x = obs.astype(float)
     axes = None if x.ndim > 2 else 0  # each number of a vector has its own scale
     x = (x - x.min(axis=axes)) / np.maximum(np.ptp(x, axis=axes), 1e-9)

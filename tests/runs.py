@@ -6,6 +6,7 @@ import io
 import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
@@ -20,6 +21,7 @@ from popgym_arcade.baselines.running.command_line import parse_args, read_args
 from popgym_arcade.baselines.running.evaluation import make_keys
 from popgym_arcade.baselines.running.programs import abstract_state
 from popgym_arcade.baselines.scripts import load_script
+from popgym_arcade.worlds import LIBRARIES
 
 ROOT = Path(__file__).parents[1]
 FLAGS = "--env-id CartPole-v1 --num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 256"
@@ -53,6 +55,12 @@ def called(path, *flags):
         except SystemExit as ended:
             code = ended.code
     return subprocess.CompletedProcess(line, code, out.getvalue(), err.getvalue())
+
+
+def missing_libraries(flags):
+    """The libraries of LIBRARY/ID among the flags that are not installed here."""
+    named = {word.partition("/")[0] for word in flags if "/" in word} & set(LIBRARIES)
+    return {library for library in named if find_spec(LIBRARIES[library][0]) is None}
 
 
 def only(folder):

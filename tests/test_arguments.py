@@ -21,7 +21,7 @@ REFUSED = [
     ("--env-id CartPole-v1 --partial-obs", "no partially observable twin"),
     ("--env-id MNISTBandit-bsuite", "downloads"),
     ("--env-id Pendulum-v1", "Box actions: use one with Discrete actions"),
-    ("--env-id CartPole-v1 --capture-video", "popgym_arcade games only"),
+    ("--env-id CartPole-v1 --capture-video", "environments with pixels only"),
     ("--obs-size 100", "--obs-size 100: use 128 or 256"),
     ("--env-params speed=3", "max_steps_in_episode"),
     ("--env-params max_steps_in_episode=many", "as int, like "),

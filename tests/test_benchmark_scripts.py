@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import tyro
-from runs import parsed
+from runs import missing_libraries, parsed
 from scripts import ALL, script
 
 ROOT = Path(__file__).parents[1]
@@ -110,6 +110,8 @@ def test_every_command_has_flags_that_its_script_accepts(path, budget, tmp_path)
         if stem == "tune":  # what comes after -- are the trainings' flags
             parsed(*flags[flags.index("--") + 1 :], script=script(flags[flags.index("--script") + 1]))
             flags = flags[: flags.index("--")]
+        if missing_libraries(flags):
+            continue
         if stem in ALL:
             parsed(*flags, script=script(stem))
         else:

@@ -124,7 +124,7 @@ def test_wrong_arguments_are_refused(changes, words):
 
 def test_videos_that_cannot_be_made_are_refused(folder, tmp_path):
     run = untrained("pqn_mlp", folder)
-    with pytest.raises(UserError, match="record popgym_arcade games only"):
+    with pytest.raises(UserError, match="record environments with pixels only"):
         evaluate.main(Args(runs=(str(run),), gif=True, out=str(tmp_path / "out")))
     run = untrained("pqn_mlp", folder, **PIXELS)
     with pytest.raises(UserError, match="--videos 4: only 3 episodes are played"):

@@ -42,11 +42,11 @@ def random_steps(seed=0, **changes):
     terminated = rng.random((STEPS, ENVS)) < 0.15
     truncated = ~terminated & (rng.random((STEPS, ENVS)) < 0.15)
     assert terminated.any() and truncated.any()
-    fields = {name: real() for name in ("reward", "value", "log_prob", "prev_reward", "episode_return")}
+    fields = {name: real() for name in ("reward", "value", "log_prob", "prev_reward")}
     fields |= {"terminated": jnp.asarray(terminated), "truncated": jnp.asarray(truncated)}
     fields |= {"final_value": jnp.where(truncated, real(), 0.0), "start": jnp.zeros((STEPS, ENVS), bool)}
     fields |= {"action": jnp.asarray(rng.integers(ACTIONS, size=(STEPS, ENVS)), jnp.int32)}
-    fields |= {"prev_action": fields["action"], "episode_length": fields["action"], "obs": fields["reward"]}
+    fields |= {"prev_action": fields["action"], "obs": fields["reward"], "episode": None}
     last_value = jnp.asarray(rng.normal(size=ENVS), jnp.float32)
     return Transition(**(fields | changes)), jnp.exp(real()), last_value
 
@@ -368,7 +368,7 @@ def test_rewards_are_scaled_and_clipped_for_learning_only(clip):
     actor = jax.jit(begin, static_argnums=1)(jax.random.key(0), 2)
     actor, transition, _ = jax.jit(act)(params, actor, impala_popart.SAMPLE)
     np.testing.assert_array_equal(transition.reward, [1, min(10, clip or 10)] * 2)
-    np.testing.assert_array_equal(transition.episode_return, np.ones(4))
+    np.testing.assert_array_equal(transition.episode.total_reward, np.ones(4))
     np.testing.assert_array_equal(actor.prev_reward, transition.reward)
 
 
@@ -378,11 +378,11 @@ def test_environments_are_divided_over_tasks_and_play_their_own_game():
     _, params = fresh_params("impala_popart", args)
     actor = jax.jit(begin, static_argnums=1)(jax.random.key(0), 2)
     assert [type(state).__module__.rpartition(".")[2] for state in actor.env_state] == ["cartpole", "navigator"]
-    after, _, infos = jax.jit(act)(params, actor, impala_popart.SAMPLE)
-    for i, (task, state, info) in enumerate(zip(args.tasks, after.env_state, infos, strict=True)):
+    after, _, info = jax.jit(act)(params, actor, impala_popart.SAMPLE)
+    for i, (task, state, own) in enumerate(zip(args.tasks, after.env_state, info["tasks"], strict=True)):
         env, _ = make_env(task)
         np.testing.assert_array_equal(jax.jit(jax.vmap(env.get_obs))(state), after.obs[i::2])
-        assert info["final_state"].time.shape == (2,)
+        assert own["final_state"].time.shape == (2,)
 
 
 @pytest.mark.parametrize("memory", usually("MinGRU", of=("none", "MinGRU")))

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from flax import struct
 
+from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, explained_variance, repeat
 
 
 @struct.dataclass
 class Rollout:
-    terminated: jax.Array
-    truncated: jax.Array
-    episode_return: jax.Array
-    episode_length: jax.Array
+    episode: Episode
 
 
 def test_sums_are_added_up_over_any_number_of_updates():
@@ -33,7 +31,7 @@ def test_a_metric_that_is_true_or_false_is_refused():
 
 def test_episode_means_are_over_the_episodes_that_ended():
     ends = np.array([[True, False], [False, True]])
-    rollout = Rollout(ends, ends & [False, True], np.array([[3.0, 8.0], [9.0, 5.0]]), np.array([[2, 8], [9, 4]]))
+    rollout = Rollout(Episode(np.array([[3.0, 8.0], [9.0, 5.0]]), np.array([[2, 8], [9, 4]]), over=ends))
     sums = jax.device_get(episode_sums(jax.tree.map(jnp.asarray, rollout)))
     curves = episode_curves(sums)
     assert curves["charts/episodes"] == 2
@@ -48,3 +46,12 @@ def test_explained_variance():
     assert explained_variance(jnp.full((2, 2), 7.0), target) == 0
     assert explained_variance(2 * target, target) == 0  # the error target - 2 target varies as much as the target
     assert jnp.isnan(explained_variance(target, jnp.ones((2, 2))))
+
+
+def test_an_episode_counts_in_the_game_s_own_units_until_it_is_over():
+    """The learner may see clipped rewards, and a termination with every life."""
+    info = {"raw_reward": jnp.array([3.0, -5.0]), "over": jnp.array([False, True])}
+    one = Episode.begin(2).after(info)
+    np.testing.assert_array_equal((one.total_reward, one.length, one.over), ([3, -5], [1, 1], [False, True]))
+    two = one.after(info | {"over": jnp.zeros(2, bool)})
+    np.testing.assert_array_equal((two.total_reward, two.length, two.over), ([6, -5], [2, 1], [False, False]))

@@ -138,7 +138,7 @@ def test_truncation_bootstraps_from_the_final_observation_with_the_memory_as_it_
     )
     np.testing.assert_allclose(transition.final_value, output.q[0].max(axis=-1), atol=1e-5)
     np.testing.assert_allclose(info["final_observation"], stepped[0], atol=1e-6)
-    assert actor.start.all() and (actor.episode_length == 0).all() and (transition.episode_length == 3).all()
+    assert actor.start.all() and actor.episode.over.all() and (transition.episode.length == 3).all()
 
 
 # ------------------------------------------------------------------------------------------------------------ training

@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.devices.mesh import seed_by_seed
+from popgym_arcade.baselines.environment import in_names, is_arcade
 from popgym_arcade.baselines.errors import UserError, WrongType, one_line
 from popgym_arcade.baselines.limits import expanded, not_utf8
 from popgym_arcade.baselines.running.checkpoints import find_checkpoint, is_sound, restore
@@ -142,7 +142,7 @@ def each_task(agent: Agent) -> list[Agent]:
         return [agent]
     alone = [agent.script.select_task(agent.saved, agent.params, i) for i in range(len(names))]
     return [
-        dataclasses.replace(agent, name=f"{agent.name}__{name}", saved=args, args=args, params=params)
+        dataclasses.replace(agent, name=f"{agent.name}__{in_names(name)}", saved=args, args=args, params=params)
         for name, (args, params) in zip(names, alone, strict=True)
     ]
 

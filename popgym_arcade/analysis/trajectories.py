@@ -12,8 +12,7 @@ import jax
 import numpy as np
 
 from popgym_arcade.analysis.agents import Agent
-from popgym_arcade.baselines.arguments import is_arcade
-from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.environment import is_arcade, make_env
 from popgym_arcade.baselines.scripts import script_of
 
 RECORD_STEPS = 32  # between two checks of whether the episodes are over
@@ -47,7 +46,7 @@ def record(agent: Agent, key: jax.Array, episodes: int, steps: int | None = None
     while not over.all() and (steps is None or len(chunks) * RECORD_STEPS < steps):
         actor, chunk = advance(agent.params, actor)
         chunks.append(jax.tree.map(np.asarray, chunk))
-        over |= chunks[-1]["done"].any(axis=0)
+        over |= chunks[-1]["over"].any(axis=0)
     met = jax.tree.map(lambda *parts: np.concatenate(parts)[:steps], *chunks)  # [T, E, ...]
     return [one_trajectory(jax.tree.map(lambda x, i=i: x[:, i], met)) for i in range(episodes)]
 
@@ -62,7 +61,7 @@ def record_program(args: Any, episodes: int):
         before = {"state": actor.env_state, "obs": None if is_arcade(args) else actor.obs}
         actor, transition, _ = act(params, actor, script.POLICIES["greedy"])
         after = {"action": transition.action, "reward": transition.reward}
-        return actor, before | after | {"done": transition.terminated | transition.truncated}
+        return actor, before | after | {"over": transition.episode.over}
 
     def advance(params, actor):
         return jax.lax.scan(lambda actor, _: step(params, actor), actor, length=RECORD_STEPS)
@@ -72,8 +71,8 @@ def record_program(args: Any, episodes: int):
 
 def one_trajectory(met: dict) -> Trajectory:
     """What was recorded in one environment, [T, ...], up to the end of its first episode."""
-    ends = np.flatnonzero(met["done"])
-    length = int(ends[0]) + 1 if ends.size else len(met["done"])
+    ends = np.flatnonzero(met["over"])
+    length = int(ends[0]) + 1 if ends.size else len(met["over"])
     kept = jax.tree.map(lambda x: x[:length], met)
     action = kept["action"]
     return Trajectory(

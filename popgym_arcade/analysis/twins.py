@@ -3,12 +3,9 @@
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
-
 from popgym_arcade.analysis.agents import Agent, load_agents
 from popgym_arcade.analysis.command_line import PlayArgs
-from popgym_arcade.baselines.arguments import is_arcade
-from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.environment import is_arcade, spaces_of
 from popgym_arcade.baselines.errors import UserError
 
 
@@ -46,10 +43,3 @@ def in_environment(args: Any, env_id: str) -> Any:
     if hasattr(args, "partial_obs") and not is_arcade(args):
         return dataclasses.replace(args, partial_obs=False)
     return args
-
-
-def spaces_of(args: Any) -> tuple:
-    """What a network depends on: shape and dtype of the observations, shape and number of the actions."""
-    env, env_params = make_env(args)
-    observation, action = env.observation_space(env_params), env.action_space(env_params)
-    return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)

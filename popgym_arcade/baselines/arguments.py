@@ -13,7 +13,8 @@ from typing import ClassVar, Self
 import jax
 from gymnax.environments import spaces
 
-from popgym_arcade.baselines.environment import MAX_INT, has_twins, make_env
+from popgym_arcade.baselines.env_params import MAX_INT
+from popgym_arcade.baselines.environment import check_host, in_names, is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, nearest_divisors, plain
 from popgym_arcade.baselines.scripts import script_name, script_of
@@ -195,6 +196,9 @@ class RunArgs:
                 make_env(task.in_evaluation())
             except UserError as error:
                 raise UserError(str(error).replace("--env-params ", "--eval-env-params ")) from None
+            if spaces_of(task.in_evaluation()) != spaces_of(task):
+                raise UserError("--eval-env-params change the observations or actions: use --env-params for that")
+            check_host(self, f"{id_flag} {task.env_id}", env)
             actions = env.action_space(env_params)
             if not isinstance(actions, self.ACTIONS):
                 kinds = f"{type(actions).__name__} actions: use one with {self.ACTIONS.__name__} actions"
@@ -229,22 +233,17 @@ class ArcadeArgs(RunArgs):
     obs_size: int = 128
     """side of the frame in pixels, 128 or 256 (popgym_arcade games only)"""
     capture_video: bool = False
-    """record one greedy episode at the end, as a GIF in the run folder (popgym_arcade games only)"""
+    """record one greedy episode at the end, as a GIF in the run folder (environments with pixels only)"""
 
     def check_tasks(self) -> None:
         super().check_tasks()
-        if self.capture_video and not is_arcade(self):
+        if self.capture_video and not shows_pixels(self):
             names = " ".join(self.task_names)
-            raise UserError(f"--capture-video records popgym_arcade games only: leave it out with {names}")
+            raise UserError(f"--capture-video records environments with pixels only: leave it out with {names}")
 
 
 def run_name(args: RunArgs) -> str:
     """The beginning of a run folder's name: environment, twin, experiment, memory, seed."""
     twin = ("pomdp" if args.partial_obs else "mdp") if is_arcade(args) else "single"
-    env_id, exp_name = args.env_id.replace(":", "."), args.exp_name or script_name(args)
+    env_id, exp_name = in_names(args.env_id), args.exp_name or script_name(args)
     return f"{env_id}__{twin}__{exp_name}__{getattr(args, 'memory', 'none')}__{args.seed}"
-
-
-def is_arcade(args: RunArgs) -> bool:
-    """Whether every task is a popgym_arcade game, and the script can choose its twin and frame size."""
-    return hasattr(args, "partial_obs") and all(has_twins(task.env_id) for task in args.tasks)

@@ -1,9 +1,9 @@
 """The environment a script trains on, and many copies of it stepped in parallel.
 
-An id comes from popgym_arcade or gymnax, or is `MODULE:CLASS`, a class of your own. Shapes: E environments.
+An id comes from popgym_arcade or gymnax, or is `LIBRARY/ID` of another library, or `MODULE:CLASS`, a class of your own.
+Shapes: E environments.
 """
 
-import ast
 import dataclasses
 import difflib
 import functools
@@ -14,19 +14,16 @@ from typing import Any
 import gymnax
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gymnax.environments.environment import Environment
 
 import popgym_arcade
 from popgym_arcade.baselines.devices.mesh import anywhere
+from popgym_arcade.baselines.env_params import with_changes
 from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
 from popgym_arcade.environments.contract import check_interface
 from popgym_arcade.own_classes import class_of
 from popgym_arcade.registration import make_game
-
-MAX_INT = 2**31 - 1
-LEAST = {"max_steps_in_episode": 1, "num_levels": 0, "start_level": 0}  # smallest values of parameters
 
 
 def make_env(args: Any) -> tuple[Environment, Any]:
@@ -53,6 +50,9 @@ def _make_env(env_id: str, partial_obs: bool, obs_size: int, changes: tuple[str,
     twin = {"partial_obs": partial_obs, "obs_size": obs_size} if arcade else {}
     if ":" in env_id:
         env, env_params = make_own(env_id, twin)
+    elif "/" in env_id:
+        env = make_other(env_id)
+        env_params = env.default_params
     else:
         env, env_params = gymnax.make(env_id, **twin)
     return env, with_changes(env_id, env_params, changes)
@@ -72,14 +72,28 @@ def make_own(env_id: str, twin: dict) -> tuple[Environment, Any]:
     return env, env_params
 
 
+def make_other(env_id: str) -> Environment:
+    """The environment that `LIBRARY/ID` names. Raises UserError for an unknown one, or without its library."""
+    from popgym_arcade.worlds import make_world  # imported only for such an id
+
+    try:
+        return make_world(env_id)
+    except Exception as error:
+        text = str(error) if isinstance(error, ValueError) else one_line(error)
+        raise UserError(f"--env-id {env_id!r}: {text}") from None
+
+
 def has_twins(env_id: str) -> bool:
     """Whether the id is a popgym_arcade game, or a class of your own that is one, with twins and frame sizes."""
     if ":" in env_id:
         return issubclass(environment_class(env_id), ArcadeEnvironment)
+    if "/" in env_id:
+        return False
     known = gymnax.registered_envs
     if env_id not in known:
         close = " or ".join(difflib.get_close_matches(env_id, known, 3, 0))
-        raise UserError(f"--env-id {env_id!r} is unknown: did you mean {close}? A class of your own is MODULE:CLASS")
+        other = "Another library's is LIBRARY/ID, a class of your own MODULE:CLASS"
+        raise UserError(f"--env-id {env_id!r} is unknown: did you mean {close}? {other}")
     return env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
 
 
@@ -91,39 +105,46 @@ def environment_class(env_id: str) -> type[Environment]:
         raise UserError(f"--env-id {env_id}: {error}") from None
 
 
-def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
-    """`env_params` with the fields in `changes`, each NAME=VALUE, replaced."""
-    fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
-    names = [change.partition("=")[0] for change in changes]
-    for change in changes:
-        name, _, text = change.partition("=")
-        if name not in fields:
-            raise UserError(f"--env-params {change!r}: {env_id} has no such parameter; it has {', '.join(fields)}")
-        if names.count(name) > 1:
-            raise UserError(f"--env-params has {name} {names.count(name)} times: give it once")
-        try:
-            env_params = env_params.replace(**{name: read_like(fields[name], text)})
-        except (ValueError, SyntaxError, TypeError):
-            kind = type(fields[name]).__name__
-            raise UserError(f"--env-params {change!r}: write {name} as {kind}, like {fields[name]}") from None
-    for name in names:
-        if np.min(getattr(env_params, name)) < LEAST.get(name, -np.inf):
-            raise UserError(f"--env-params {name}={getattr(env_params, name)}: use {LEAST[name]} or more")
-    return env_params
+def runs_on_host(env: Environment) -> bool:
+    """Whether the environment runs outside JAX, so that its state cannot be saved. See `worlds.host`."""
+    return getattr(env, "on_host", False)
 
 
-def read_like(old: Any, text: str) -> Any:
-    """The Python literal `text`. Raises ValueError unless it has the type and shape of `old`."""
-    new, like = np.asarray(ast.literal_eval(text)), np.asarray(old)
-    fits = new.shape == like.shape and np.can_cast(new.dtype, like.dtype, "same_kind") and np.isfinite(new).all()
-    if not fits or (like.dtype.kind in "iu" and np.abs(new).max() > MAX_INT):
-        raise ValueError
-    return jnp.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new.tolist())
+def in_names(env_id: str) -> str:
+    """The id as a part of file names."""
+    return env_id.replace(":", ".").replace("/", ".")
+
+
+def spaces_of(args: Any) -> tuple:
+    """What a network depends on: shape and dtype of the observations, shape and number of the actions."""
+    env, env_params = make_env(args)
+    observation, action = env.observation_space(env_params), env.action_space(env_params)
+    return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)
+
+
+def check_host(args: Any, env_id: str, env: Environment) -> None:
+    """Raises UserError for what an environment that runs outside JAX cannot do."""
+    if runs_on_host(env) and args.num_seeds > 1:
+        raise UserError(f"{env_id} runs outside JAX, where seeds cannot train together: use --num-seeds 1")
+    if runs_on_host(env) and (args.distributed or (args.num_devices or jax.device_count()) > 1):
+        raise UserError(f"{env_id} runs outside JAX, on one device: use --num-devices 1")
+    if runs_on_host(env) and getattr(args, "save_buffer", False):
+        raise UserError(f"{env_id} runs outside JAX, and resumes with an empty replay buffer: leave out --save-buffer")
 
 
 def is_pixels(space: Any) -> bool:
-    """Whether an observation (or its space) is a picture: uint8 [side, side, channels] with a side of 64 or more."""
-    return space.dtype == jnp.uint8 and len(space.shape) == 3 and space.shape[0] >= 64
+    """Whether an observation (or its space) is a picture: uint8 [height, width, channels] of 32 pixels or more."""
+    return space.dtype == jnp.uint8 and len(space.shape) == 3 and min(space.shape[:2]) >= 32
+
+
+def is_arcade(args: Any) -> bool:
+    """Whether every task is a popgym_arcade game, and the script can choose its twin and frame size."""
+    return hasattr(args, "partial_obs") and all(has_twins(task.env_id) for task in args.tasks)
+
+
+def shows_pixels(args: Any) -> bool:
+    """Whether the observations of every task are pictures."""
+    return all(is_pixels(env.observation_space(env_params)) for env, env_params in map(make_env, args.tasks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,13 +171,18 @@ class ParallelEnvs:
         return jax.vmap(self.env.reset, in_axes=(0, None))(keys, self.env_params)
 
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
-        """One step of each: obs, state, reward (float32), terminated, truncated (bool, never both true), info."""
+        """One step of each: obs, state, reward (float32), terminated, truncated (bool, never both true), info.
+
+        `info` has two entries for environments whose learner sees something other than the player does: `raw_reward` in
+        the game's own units, and `over`, whether the episode is over.
+        """
         keys = jax.random.split(key, len(action))
         step = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))
         obs, state, reward, terminated, truncated, info = step(keys, state, action, self.env_params)
-        terminated = terminated.astype(bool)
-        # some gymnax ids set both: termination wins
-        return obs, state, reward.astype(jnp.float32), terminated, truncated.astype(bool) & ~terminated, info
+        reward, terminated = reward.astype(jnp.float32), terminated.astype(bool)
+        truncated = truncated.astype(bool) & ~terminated  # some gymnax ids set both: termination wins
+        info = {"raw_reward": reward, "over": terminated | truncated} | info
+        return obs, state, reward, terminated, truncated, info
 
     def seen(self, state: Any, obs: jax.Array) -> Any:
         """What to store for these observations: their states if `stores_states`, else the observations."""

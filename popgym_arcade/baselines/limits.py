@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from popgym_arcade.baselines.environment import MAX_INT
+from popgym_arcade.baselines.env_params import MAX_INT
 from popgym_arcade.baselines.errors import UserError, WrongType
 
 

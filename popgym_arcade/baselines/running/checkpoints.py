@@ -20,6 +20,7 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, LatestN,
 
 from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.devices.mesh import leaf_name
+from popgym_arcade.baselines.environment import make_env, runs_on_host
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.scripts import read_about
 
@@ -67,6 +68,14 @@ def save_checkpoint(folder: Path, args: Any, step: int, state: Any) -> None:
         draft = checkpoint / "sha256.tmp"
         draft.write_text(json.dumps(file_digests(checkpoint)))
         draft.rename(checkpoint / "sha256.json")
+
+
+def unsaved_fields(args: Any, state: Any) -> tuple[str, ...]:
+    """The fields of a state that depend on environments outside JAX, which cannot be saved. A resumed run begins new
+    episodes, with an empty replay buffer: it could not tell where the old ones broke off."""
+    if not any(runs_on_host(make_env(task)[0]) for task in args.tasks):
+        return ()
+    return tuple(name for name in ("actor", "replay") if hasattr(state, name))
 
 
 def named_arrays(state: Any) -> dict[str, Any]:

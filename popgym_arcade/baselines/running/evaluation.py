@@ -33,17 +33,18 @@ def make_evaluate(args: Any, begin: Callable, act: Callable) -> Callable:
 
     def step(params, policy, now: Evaluation) -> Evaluation:
         actor, transition, _ = act(params, now.actor, policy)
+        episode = transition.episode
         return Evaluation(
             actor=actor,
-            returns=jnp.where(now.over, now.returns, transition.episode_return),
-            lengths=jnp.where(now.over, now.lengths, transition.episode_length),
-            over=now.over | transition.terminated | transition.truncated,
+            returns=jnp.where(now.over, now.returns, episode.total_reward),
+            lengths=jnp.where(now.over, now.lengths, episode.length),
+            over=now.over | episode.over,
         )
 
     def evaluate(params, key: jax.Array, policy) -> Evaluation:
         actor = spread(args, begin(key, args.eval_episodes))
-        over = jnp.zeros(actor.episode_return.shape, bool)
-        nothing = Evaluation(actor, actor.episode_return, actor.episode_length, over)
+        unplayed = actor.episode
+        nothing = Evaluation(actor=actor, returns=unplayed.total_reward, lengths=unplayed.length, over=unplayed.over)
         return jax.lax.while_loop(lambda now: ~now.over.all(), functools.partial(step, params, policy), nothing)
 
     return evaluate

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from popgym_arcade.baselines.arguments import is_arcade
 from popgym_arcade.baselines.devices.mesh import device_mesh, leaf_name
+from popgym_arcade.baselines.environment import is_arcade
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import flag
 from popgym_arcade.baselines.networks.encoding import PIECES

@@ -43,12 +43,12 @@ def repeat(update: Callable) -> Callable:
 
 
 def episode_sums(rollout: Any) -> dict[str, jax.Array]:
-    """Sums over the episodes that end in a rollout with leaves [T, E]."""
-    done = rollout.terminated | rollout.truncated
+    """Sums over the episodes that end in a rollout, whose `episode` has leaves [T, E]."""
+    episode = rollout.episode
     return {
-        "episodes": done.sum(dtype=jnp.int32),
-        "episodic_return": (done * rollout.episode_return).sum(),
-        "episodic_length": (done * rollout.episode_length).sum(dtype=jnp.float32),
+        "episodes": episode.over.sum(dtype=jnp.int32),
+        "episodic_return": (episode.over * episode.total_reward).sum(),
+        "episodic_length": (episode.over * episode.length).sum(dtype=jnp.float32),
     }
 
 

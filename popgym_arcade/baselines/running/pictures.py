@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.environment import in_names, is_arcade, make_env
 from popgym_arcade.baselines.running.records import Records
 
 MAX_FRAMES = 2_000  # of a video
@@ -57,44 +57,57 @@ def save_videos(args: Any, folder: Path, program: tuple, params: Any, keys: jax.
         params, keys = jax.tree.map(lambda x: x[0], (params, keys))
     videos = record_episode(args, *program, params, keys)
     for name, frames in zip(args.task_names, videos, strict=True):
-        save_gif(frames, folder / (f"episode_{name}.gif" if len(videos) > 1 else "episode.gif"))
+        save_gif(frames, folder / (f"episode_{in_names(name)}.gif" if len(videos) > 1 else "episode.gif"))
 
 
 def record_episode(args: Any, begin: Callable, act: Callable, greedy: Any, params: Any, key: jax.Array) -> list[list]:
     """The frames of a greedy episode of each task: what the agent sees and, if that is partial, the full frame.
 
-    uint8 [side, side or 2 side, 3] each. `params` and `key` are those of one seed.
+    uint8 [height, width or 2 width, 3] each. `params` and `key` are those of one seed.
     """
-    twins = [
-        [
-            make_env(dataclasses.replace(task, partial_obs=partial))[0]
-            for partial in (True, False)[not args.partial_obs :]
-        ]
-        for task in args.tasks
-    ]
+    cameras = [camera(task, (True, False) if args.partial_obs else (False,)) for task in args.tasks]
+    count = len(cameras)
 
-    def pictures(env_state: Any) -> list[jax.Array]:
-        states = env_state if len(twins) > 1 else (env_state,)
-        first = [jax.tree.map(lambda x: x[0], state) for state in states]
-        return [
-            jnp.concatenate([twin.get_obs(s) for twin in pair], axis=1) for pair, s in zip(twins, first, strict=True)
-        ]
+    def shots(states, obs) -> list[jax.Array]:
+        each = [jax.tree.map(lambda x, n=n: x[n : n + 1], obs) for n in range(count)] if count > 1 else [obs]
+        states = states if count > 1 else (states,)
+        return [shoot(state, seen)[0] for shoot, state, seen in zip(cameras, states, each, strict=True)]
 
     @jax.jit
     def advance(actor):
         actor, transition, info = act(params, actor, greedy)
-        infos = info if len(twins) > 1 else (info,)
-        final = tuple(info["final_state"] for info in infos)
-        return actor, transition.terminated | transition.truncated, pictures(final if len(twins) > 1 else final[0])
+        infos = info.get("tasks", (info,))
+        last = [
+            shoot(info.get("final_state"), info["final_observation"])[0]
+            for shoot, info in zip(cameras, infos, strict=True)
+        ]
+        return actor, transition.episode.over, last
 
-    actor, over = begin(key, 1), np.zeros(len(twins), bool)
-    videos = [[np.asarray(frame)] for frame in pictures(actor.env_state)]
+    actor, over = begin(key, 1), np.zeros(count, bool)
+    videos = [[np.asarray(frame)] for frame in shots(actor.env_state, actor.obs)]
     while not over.all() and max(map(len, videos)) < MAX_FRAMES:
-        actor, done, frames = advance(actor)
+        actor, ended, frames = advance(actor)
         for n in np.flatnonzero(~over):
             videos[n].append(np.asarray(frames[n]))
-        over |= np.asarray(done)
+        over |= np.asarray(ended)
     return videos
+
+
+def camera(args: Any, partials: tuple[bool, ...]) -> Callable:
+    """shoot(states, obs) -> uint8 [E, height, width, 3]: the frames of E environments.
+
+    Of popgym_arcade's games, the twins in `partials` are drawn side by side from the states. Of other environments,
+    the frame is the observation.
+    """
+    if not is_arcade(args):
+        return lambda states, obs: in_rgb(obs)
+    twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in partials]
+    return lambda states, obs: jnp.concatenate([jax.vmap(twin.get_obs)(states) for twin in twins], axis=2)
+
+
+def in_rgb(frames: Any) -> Any:
+    """uint8 [..., height, width, 3] of frames in colour, or of the latest of several stacked gray ones."""
+    return frames if frames.shape[-1] == 3 else frames[..., -1:].repeat(3, axis=-1)
 
 
 def save_gif(frames: list[np.ndarray], path: Path) -> None:

@@ -20,7 +20,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
-from popgym_arcade.baselines.arguments import is_arcade
+from popgym_arcade.baselines.environment import is_arcade
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.mirror import Mirror
 
@@ -181,6 +181,13 @@ class Records(Evaluations):
     def close(self) -> None:
         for writer in self.writers:
             writer.close()
+
+
+def progress_bar(args: Any, step: int, shown: bool) -> tqdm:
+    """A bar of the training's steps; hidden, too, where the output is not a terminal."""
+    form = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
+    size = {"total": args.total_timesteps, "initial": step, "bar_format": form, "unit_scale": True}
+    return tqdm(**size, disable=None if shown else True)
 
 
 def say(line: str) -> None:

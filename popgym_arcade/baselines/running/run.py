@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from popgym_arcade.baselines.arguments import RunArgs
 from popgym_arcade.baselines.devices import hosts
@@ -27,6 +26,7 @@ from popgym_arcade.baselines.running.checkpoints import (
     save_checkpoint,
     saved_fields,
     set_aside_later,
+    unsaved_fields,
 )
 from popgym_arcade.baselines.running.command_line import check_same, read_args
 from popgym_arcade.baselines.running.evaluation import evaluation_keys, make_evaluate, make_keys
@@ -36,7 +36,7 @@ from popgym_arcade.baselines.running.memory_use import check_memory
 from popgym_arcade.baselines.running.metrics import check_finite
 from popgym_arcade.baselines.running.pictures import draw_curve, save_videos
 from popgym_arcade.baselines.running.programs import abstract_state, compile_evaluate, compile_train_chunk, jit_init
-from popgym_arcade.baselines.running.records import Evaluations, Records, say
+from popgym_arcade.baselines.running.records import Evaluations, Records, progress_bar, say
 from popgym_arcade.baselines.running.signals import heard, stop_signals, waited
 from popgym_arcade.baselines.scripts import script_of
 
@@ -82,16 +82,17 @@ class Run:
         """
         args = self.args
         train_keys, self.eval_keys = make_keys(args)
-        train_keys = everywhere(args, train_keys)
         init = jax.jit(init)  # traced once for both uses
-        template = abstract_state(args, init, train_keys)
-        fresh = lambda: waited(jit_init(args, init, template), train_keys)  # noqa: E731
-        state = self.resumed(template, fresh, optional) if args.resume else self.started(fresh)
+        template = abstract_state(args, init, everywhere(args, train_keys))
+        self.unsaved = unsaved_fields(args, template)
+        fresh = lambda keys=train_keys: waited(jit_init(args, init, template), everywhere(args, keys))  # noqa: E731
+        state = self.resumed(template, fresh, (*optional, *self.unsaved)) if args.resume else self.started(fresh)
         if self.records.mirror:  # finished last, so that an upload that fails or hangs loses nothing
             self.contexts.push(self.records.mirror.finish)
         self.first_step = self.goal = self.before = self.step
         hosts.note(f"to resume: start every process with --resume {shlex.quote(str(self.folder))}")
-        say(f"{self.folder}: step {self.step} of {args.total_timesteps}; compiling ...")
+        episodes = "new episodes; " if "actor" in self.restarted else ""
+        say(f"{self.folder}: step {self.step} of {args.total_timesteps}; {episodes}compiling ...")
         began = time.perf_counter()
         train_chunk = waited(compile_train_chunk, args, train_chunk, state)
         evaluate = make_evaluate(args, self.begin_actor, self.act)
@@ -100,9 +101,7 @@ class Run:
         self.compile_seconds = time.perf_counter() - began
         self.records.scalar("charts/compile_seconds", self.compile_seconds, self.step)
         self.contexts.enter_context(contextlib.closing(self.records))
-        form = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
-        size = {"total": args.total_timesteps, "initial": self.step, "bar_format": form, "unit_scale": True}
-        self.bar = self.contexts.enter_context(tqdm(**size, disable=None if self.records.writers else True))
+        self.bar = self.contexts.enter_context(progress_bar(args, self.step, bool(self.records.writers)))
         return state, train_chunk
 
     def started(self, fresh: Callable) -> Any:
@@ -129,7 +128,8 @@ class Run:
         state = restore(self.folder, self.step, template.replace(**dict.fromkeys(self.restarted)))
         self.check_unfinished()
         if self.restarted:
-            state = state.replace(**{name: getattr(fresh(), name) for name in self.restarted})
+            new = fresh(evaluation_keys(self.args, make_keys(self.args)[0], self.step))  # not the first episodes again
+            state = state.replace(**{name: getattr(new, name) for name in self.restarted})
         hosts.wait_for_all("the checkpoint is read")
         if jax.process_index() == 0:
             set_aside_later(self.folder, self.step)
@@ -209,7 +209,7 @@ class Run:
         """Writes a checkpoint after flushing the records, unless this step has one."""
         if self.saved_at != self.step:
             self.records.flush()
-            save_checkpoint(self.folder, self.args, self.step, state)
+            save_checkpoint(self.folder, self.args, self.step, state.replace(**dict.fromkeys(self.unsaved)))
             self.saved_at = self.step
 
     def finish(self, state: Any) -> None:

@@ -1,0 +1,61 @@
+"""Environments of other libraries that are written in JAX: what they need to follow gymnax's interface."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments.environment import Environment, EnvParams
+
+from popgym_arcade.baselines.devices.mesh import anywhere
+
+
+@struct.dataclass
+class WorldState:
+    """The library's own state, and int32 steps taken in this episode."""
+
+    inner: Any
+    time: jax.Array
+
+
+class DeviceEnvironment(Environment):
+    """Time limit, auto-reset and final observation for an environment written in JAX.
+
+    A subclass sets `max_steps`, and supplies `observation_space(params)`, `action_space(params)` and
+
+    * `first(key) -> inner`, the library's state at the beginning of an episode;
+    * `advance(key, inner, action) -> (inner, reward, terminated, truncated)`, without a reset;
+    * `observe(inner) -> observation`.
+    """
+
+    max_steps = 1000
+
+    @property
+    def default_params(self) -> EnvParams:
+        return EnvParams(max_steps_in_episode=self.max_steps)
+
+    def reset(self, key: jax.Array, params: EnvParams | None = None) -> tuple[jax.Array, WorldState]:
+        """First observation and state of an episode."""
+        inner = self.first(key)
+        return self.observe(inner), WorldState(inner=inner, time=jnp.int32(0))
+
+    def step(
+        self, key: jax.Array, state: WorldState, action: jax.Array, params: EnvParams | None = None
+    ) -> tuple[jax.Array, WorldState, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
+        """One step, and the first observation of the next episode if this one is over.
+
+        Returns `obs, state, reward, terminated, truncated, info`, where `info` holds `final_observation`. Under `vmap`,
+        first states are computed only in steps in which some episode is over.
+        """
+        params = self.default_params if params is None else params
+        step_key, reset_key = jax.random.split(key)
+        inner, reward, terminated, truncated = self.advance(step_key, state.inner, action)
+        time = state.time + 1
+        terminated = terminated.astype(bool)
+        truncated = (truncated | (time >= params.max_steps_in_episode)) & ~terminated
+        done = terminated | truncated
+        first = jax.lax.cond(anywhere(done), lambda key, _: self.first(key), lambda _, inner: inner, reset_key, inner)
+        following = jax.tree.map(lambda new, old: jnp.where(done, new, old), first, inner)
+        following = WorldState(inner=following, time=jnp.where(done, 0, time))
+        info = {"final_observation": self.observe(inner)}
+        return self.observe(following.inner), following, jnp.float32(reward), terminated, truncated, info
