@@ -202,7 +202,7 @@ def test_what_the_host_cannot_do_is_refused(changes, line):
 )
 def test_an_unknown_id_is_one_line_with_the_closest_ones(env_id, line):
     done = called("pqn_mlp.py", "--env-id", env_id)
-    assert done.returncode == 2 and re.fullmatch(rf"pqn_mlp\.py: error: --env-id {env_id}: {line}\n", done.stderr)
+    assert done.returncode == 2 and re.fullmatch(rf"pqn_mlp\.py: error: --env-id '{env_id}': {line}\n", done.stderr)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
