@@ -214,6 +214,15 @@ def test_resuming_with_the_edited_script_executes_the_copy(run, tmp_path):
     assert_end_alike(run, broken)
 
 
+def test_a_run_of_scripts_without_an_episode_is_refused_in_one_line(run, tmp_path):
+    old = shutil.copytree(run, tmp_path / "old")
+    script = (old / "pqn_mlp.py").read_text()
+    field = "    episode: Episode  # after this step\n"
+    (old / "pqn_mlp.py").write_text(script.replace(field, field + "    episode_return: Any = None\n"))
+    with pytest.raises(UserError, match="old was made by an older version of this package"):
+        run_scripts.load_script(old)
+
+
 # -------------------------------------------------------------------------------------------------- MODULE:CLASS
 
 

@@ -90,6 +90,8 @@ def load_script(folder: str | Path) -> ModuleType:
             raise UserError(f"{folder} was made by {name}.py and has no copy of it: put that script next to this one")
         script = importlib.import_module(name)
     check_contract(script, f"{folder} was made by {name}.py, which")
+    if "episode_return" in getattr(getattr(script, "Transition", None), "__dataclass_fields__", ()):
+        raise UserError(f"{folder} was made by an older version of this package, before its scripts had an Episode")
     return script
 
 
