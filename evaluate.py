@@ -176,7 +176,6 @@ def record_video(agent: Agent, videos: int, sample: bool, seed: int | None, side
 
     def step(actor, _):
         actor, transition, info = act(agent.params, actor, policy)
-        info = info.get("tasks", (info,))[0]
         return actor, (draw(info.get("final_state"), info["final_observation"]), transition.episode.over[:videos])
 
     actor = begin(key, args.eval_episodes)

@@ -38,6 +38,8 @@ for part in $PARTS; do
                     --exp-name "levels_$levels" $(smoke_or 1000000) --eval-every 100000 --eval-episodes 64
             done
             report worlds_procgen "ppo_mlp.py, CoinrunEasy" --by exp_name --training
+            mapfile -t runs < <(runs_of "*__*")
+            analyse evaluate.py worlds_procgen_unseen --runs "${runs[@]}" --env-params num_levels=0 --episodes 256
             ;;
         pong)
             pong="--env-id atari/Pong-v5 --gamma 0.99 --eval-every 100000 --eval-episodes 8 --eval-env-params max_steps_in_episode=5000"
@@ -51,6 +53,7 @@ for part in $PARTS; do
             train impala_popart.py --env-ids $(printf 'atari/%s-v5 ' $games) --value-normalization popart \
                 --env-params full_action_space=True clip_reward=False frame_stack=4 --num-envs 48 $(smoke_or 1000000) \
                 --eval-every 200000 --eval-episodes 2 --eval-env-params max_steps_in_episode=3000 --seed "$first_seed"
+            report worlds_popart "impala_popart.py, six Atari games" --by value_normalization
             ;;
         *) refuse "PARTS=$PARTS: use some of mujoco device memory procgen pong popart" ;;
     esac

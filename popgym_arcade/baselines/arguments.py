@@ -196,7 +196,7 @@ class RunArgs:
                 make_env(task.in_evaluation())
             except UserError as error:
                 raise UserError(str(error).replace("--env-params ", "--eval-env-params ")) from None
-            if spaces_of(task.in_evaluation()) != spaces_of(task):
+            if self.eval_env_params and spaces_of(task.in_evaluation()) != spaces_of(task):
                 raise UserError("--eval-env-params change the observations or actions: use --env-params for that")
             check_host(self, f"{id_flag} {task.env_id}", env)
             actions = env.action_space(env_params)

@@ -14,8 +14,8 @@ from flax import struct
 class Episode:
     """The episodes [E] after a step; a rollout stacks them to [T, E].
 
-    They are those of the player, in the game's own units. Some environments show the learner something else: clipped
-    rewards, or a termination with every life.
+    Counted as the player sees them, in the game's own units. Some environments show the learner something else:
+    clipped rewards, or a termination with every lost life.
     """
 
     total_reward: jax.Array  # float32, of the steps so far: once the episode is over, its return

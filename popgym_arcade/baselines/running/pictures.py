@@ -69,7 +69,7 @@ def record_episode(args: Any, begin: Callable, act: Callable, greedy: Any, param
     count = len(cameras)
 
     def shots(states, obs) -> list[jax.Array]:
-        each = [jax.tree.map(lambda x, n=n: x[n : n + 1], obs) for n in range(count)] if count > 1 else [obs]
+        each = [obs[n : n + 1] for n in range(count)]
         states = states if count > 1 else (states,)
         return [shoot(state, seen)[0] for shoot, state, seen in zip(cameras, states, each, strict=True)]
 
