@@ -34,6 +34,10 @@ class DeviceEnvironment(Environment):
     def default_params(self) -> EnvParams:
         return EnvParams(max_steps_in_episode=self.max_steps)
 
+    def get_obs(self, state: WorldState, params: EnvParams | None = None, key: jax.Array | None = None) -> jax.Array:
+        """What a state shows. gymnax passes a key, on which it does not depend."""
+        return self.observe(state.inner)
+
     def reset(self, key: jax.Array, params: EnvParams | None = None) -> tuple[jax.Array, WorldState]:
         """First observation and state of an episode."""
         inner = self.first(key)
@@ -44,8 +48,9 @@ class DeviceEnvironment(Environment):
     ) -> tuple[jax.Array, WorldState, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
         """One step, and the first observation of the next episode if this one is over.
 
-        Returns `obs, state, reward, terminated, truncated, info`, where `info` holds `final_observation`. Under `vmap`,
-        first states are computed only in steps in which some episode is over.
+        Returns `obs, state, reward, terminated, truncated, info`. `info` holds `final_state`, the state before any reset,
+        and `final_observation`, what it shows. Under `vmap`, first states are computed only in steps in which some
+        episode is over.
         """
         params = self.default_params if params is None else params
         step_key, reset_key = jax.random.split(key)
@@ -57,5 +62,6 @@ class DeviceEnvironment(Environment):
         first = jax.lax.cond(anywhere(done), lambda key, _: self.first(key), lambda _, inner: inner, reset_key, inner)
         following = jax.tree.map(lambda new, old: jnp.where(done, new, old), first, inner)
         following = WorldState(inner=following, time=jnp.where(done, 0, time))
-        info = {"final_observation": self.observe(inner)}
+        # the scripts observe the final state themselves, in the steps in which they read it
+        info = {"final_state": WorldState(inner=inner, time=time), "final_observation": self.observe(inner)}
         return self.observe(following.inner), following, jnp.float32(reward), terminated, truncated, info
