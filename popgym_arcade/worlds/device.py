@@ -48,9 +48,9 @@ class DeviceEnvironment(Environment):
     ) -> tuple[jax.Array, WorldState, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
         """One step, and the first observation of the next episode if this one is over.
 
-        Returns `obs, state, reward, terminated, truncated, info`. `info` holds `final_state`, from before any reset, and
-        `final_observation`, what it shows. Under `vmap`, first states are computed only in steps in which some episode is
-        over.
+        Returns `obs, state, reward, terminated, truncated, info`. `info` holds `final_state`, from before any reset,
+        and `final_observation`, what it shows. Under `vmap`, first states are computed only in steps in which some
+        episode is over.
         """
         params = self.default_params if params is None else params
         step_key, reset_key = jax.random.split(key)
