@@ -29,8 +29,7 @@ from popgym_arcade.baselines.devices.mesh import over_seeds
 from popgym_arcade.baselines.environment import is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName
-from popgym_arcade.baselines.running import evaluation
-from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
+from popgym_arcade.baselines.running.evaluation import keys_at_step, make_evaluate, make_keys
 from popgym_arcade.baselines.running.pictures import camera, save_gif
 from popgym_arcade.baselines.scripts import script_of
 
@@ -99,7 +98,7 @@ def evaluation_keys(agent: Agent, seed: int | None) -> jax.Array:
     """The keys of the training's evaluation at the checkpoint's step, or of another seed; one for each seed."""
     if seed is not None:
         return make_keys(dataclasses.replace(agent.args, seed=seed))[1]
-    return evaluation.evaluation_keys(agent.args, make_keys(agent.args)[1], agent.step)
+    return keys_at_step(agent.args, make_keys(agent.args)[1], agent.step)
 
 
 @functools.lru_cache

@@ -19,6 +19,7 @@ REFUSED = [
     ("--env-id CartPoleEazy", "did you mean CartPoleEasy"),
     ("--env-id cartpole", "CartPole"),
     ("--env-id CartPole-v1 --partial-obs", "no partially observable twin"),
+    ("--env-id CartPole-v1 --obs-size 256", "no other size of frames: leave out --obs-size"),
     ("--env-id MNISTBandit-bsuite", "downloads"),
     ("--env-id Pendulum-v1", "Box actions: use one with Discrete actions"),
     ("--env-id CartPole-v1 --capture-video", "environments with pixels only"),

@@ -16,7 +16,7 @@ from scripts import arcade, evaluation_program, script, small
 
 import pqn_mlp
 from popgym_arcade.baselines.running import folder as run_folder
-from popgym_arcade.baselines.running.evaluation import evaluation_keys, make_evaluate, make_keys
+from popgym_arcade.baselines.running.evaluation import keys_at_step, make_evaluate, make_keys
 from popgym_arcade.baselines.running.pictures import record_episode, save_gif
 
 FLAGS = "--env-id CartPole-v1 --num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 256"
@@ -53,7 +53,7 @@ def test_tensorboard_holds_the_promised_curves(run):
 def test_a_loaded_run_gives_the_reported_return(run):
     step, state = restored(run)
     args = small("pqn_mlp")
-    keys = evaluation_keys(args, make_keys(args)[1], step)
+    keys = keys_at_step(args, make_keys(args)[1], step)
     found = evaluation_program("pqn_mlp", args)(state.params, keys, pqn_mlp.POLICIES["greedy"])
     assert float(rows(run)[-1]["return_mean"]) == np.asarray(found.returns, float).mean()
     assert float(rows(run)[-1]["length_mean"]) == np.asarray(found.lengths, float).mean()

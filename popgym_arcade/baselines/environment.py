@@ -43,6 +43,8 @@ def _make_env(env_id: str, partial_obs: bool, obs_size: int, changes: tuple[str,
     arcade = has_twins(env_id)
     if partial_obs and not arcade:
         raise UserError(f"--env-id {env_id} has no partially observable twin: leave out --partial-obs")
+    if obs_size != 128 and not arcade:
+        raise UserError(f"--env-id {env_id} has no other size of frames: leave out --obs-size")
     if arcade and obs_size not in OBS_SIZES:
         raise UserError(f"--obs-size {obs_size}: use {' or '.join(map(str, OBS_SIZES))}")
     if env_id == "MNISTBandit-bsuite":

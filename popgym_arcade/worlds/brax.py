@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from brax import envs
 from gymnax.environments import spaces
 from gymnax.environments.environment import EnvParams
@@ -25,9 +24,6 @@ class Robot(DeviceEnvironment):
 
     def observe(self, inner) -> jax.Array:
         return inner.obs
-
-    def observation_space(self, params: EnvParams) -> spaces.Box:
-        return spaces.Box(-np.inf, np.inf, (self.env.observation_size,), jnp.float32)
 
     def action_space(self, params: EnvParams) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (self.env.action_size,), jnp.float32)

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
 from gymnax.environments import spaces
 from gymnax.environments.environment import EnvParams
@@ -31,10 +30,6 @@ class Craftax(DeviceEnvironment):
     def observe(self, inner) -> jax.Array:
         obs = self.env.get_obs(inner)
         return jnp.round(255 * obs).astype(jnp.uint8) if self.pixels else obs
-
-    def observation_space(self, params: EnvParams) -> spaces.Box:
-        shape = jax.eval_shape(lambda key: self.observe(self.first(key)), jax.random.key(0)).shape
-        return spaces.Box(0, 255, shape, jnp.uint8) if self.pixels else spaces.Box(-np.inf, np.inf, shape, jnp.float32)
 
     def action_space(self, params: EnvParams) -> spaces.Discrete:
         return spaces.Discrete(int(self.env.action_space(self.params).n))

@@ -4,7 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
+from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams
 
 from popgym_arcade.baselines.devices.mesh import anywhere
@@ -21,11 +23,12 @@ class WorldState:
 class DeviceEnvironment(Environment):
     """Time limit, auto-reset and final observation for an environment written in JAX.
 
-    A subclass sets `max_steps`, and supplies `observation_space(params)`, `action_space(params)` and
+    A subclass sets `max_steps`, and supplies
 
     * `first(key) -> inner`, the library's state at the beginning of an episode;
     * `advance(key, inner, action) -> (inner, reward, terminated, truncated)`, without a reset;
-    * `observe(inner) -> observation`.
+    * `observe(inner) -> observation`, float32 or uint8;
+    * `action_space(params)`.
     """
 
     max_steps = 1000
@@ -33,6 +36,12 @@ class DeviceEnvironment(Environment):
     @property
     def default_params(self) -> EnvParams:
         return EnvParams(max_steps_in_episode=self.max_steps)
+
+    def observation_space(self, params: EnvParams) -> spaces.Box:
+        """What `observe` returns: all of uint8, or float32 without bounds."""
+        obs = jax.eval_shape(lambda key: self.observe(self.first(key)), jax.random.key(0))
+        low, high = (0, 255) if obs.dtype == jnp.uint8 else (-np.inf, np.inf)
+        return spaces.Box(low, high, obs.shape, obs.dtype)
 
     def get_obs(self, state: WorldState, params: EnvParams | None = None, key: jax.Array | None = None) -> jax.Array:
         """What a state shows. gymnax passes a key, on which it does not depend."""

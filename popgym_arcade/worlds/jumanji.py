@@ -7,7 +7,6 @@ actions included.
 import jax
 import jax.numpy as jnp
 import jumanji
-import numpy as np
 from gymnax.environments import spaces
 from gymnax.environments.environment import EnvParams
 from jumanji.specs import DiscreteArray
@@ -37,10 +36,6 @@ class Puzzle(DeviceEnvironment):
     def observe(self, inner) -> jax.Array:
         parts = jax.tree.leaves(inner[1].observation)
         return jnp.concatenate([jnp.asarray(part, jnp.float32).reshape(-1) for part in parts])
-
-    def observation_space(self, params: EnvParams) -> spaces.Box:
-        obs = jax.eval_shape(lambda key: self.observe(self.first(key)), jax.random.key(0))
-        return spaces.Box(-np.inf, np.inf, obs.shape, jnp.float32)
 
     def action_space(self, params: EnvParams) -> spaces.Discrete:
         return spaces.Discrete(int(self.env.action_spec.num_values))

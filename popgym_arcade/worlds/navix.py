@@ -6,7 +6,6 @@ The agent sees the 7 x 7 squares in front of it, each as MiniGrid's three number
 import jax
 import jax.numpy as jnp
 import navix
-import numpy as np
 from gymnax.environments import spaces
 from gymnax.environments.environment import EnvParams
 
@@ -31,10 +30,6 @@ class Grid(DeviceEnvironment):
 
     def observe(self, inner) -> jax.Array:
         return jnp.concatenate([jax.nn.one_hot(inner.observation[..., i], n) for i, n in enumerate(NUMBERS)], axis=-1)
-
-    def observation_space(self, params: EnvParams) -> spaces.Box:
-        rows, columns, _ = jax.eval_shape(self.first, jax.random.key(0)).observation.shape
-        return spaces.Box(0.0, 1.0, (rows, columns, int(np.sum(NUMBERS))), jnp.float32)
 
     def action_space(self, params: EnvParams) -> spaces.Discrete:
         return spaces.Discrete(int(self.env.action_space.maximum) + 1)

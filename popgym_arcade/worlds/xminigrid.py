@@ -33,10 +33,6 @@ class Grid(DeviceEnvironment):
         kind, colour = inner.observation[..., 0], inner.observation[..., 1]
         return jnp.concatenate([jax.nn.one_hot(kind, NUM_TILES), jax.nn.one_hot(colour, NUM_COLORS)], axis=-1)
 
-    def observation_space(self, params: EnvParams) -> spaces.Box:
-        rows, columns, _ = self.env.observation_shape(self.params)
-        return spaces.Box(0.0, 1.0, (rows, columns, NUM_TILES + NUM_COLORS), jnp.float32)
-
     def action_space(self, params: EnvParams) -> spaces.Discrete:
         return spaces.Discrete(self.env.num_actions(self.params))
 

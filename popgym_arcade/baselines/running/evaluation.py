@@ -60,7 +60,7 @@ def make_keys(args: Any) -> tuple[jax.Array, jax.Array]:
     return jax.vmap(both)(args.seed + jnp.arange(args.num_seeds)) if args.num_seeds > 1 else both(args.seed)
 
 
-def evaluation_keys(args: Any, eval_keys: jax.Array, step: int) -> jax.Array:
-    """The key of the evaluation at a step, one for each seed. It depends on nothing else."""
+def keys_at_step(args: Any, keys: jax.Array, step: int) -> jax.Array:
+    """Keys that depend on a step, made from `make_keys`' of training or of evaluation; one for each seed."""
     fold = jax.vmap(jax.random.fold_in, (0, None)) if args.num_seeds > 1 else jax.random.fold_in
-    return fold(eval_keys, step)
+    return fold(keys, step)

@@ -29,7 +29,7 @@ from popgym_arcade.baselines.running.checkpoints import (
     unsaved_fields,
 )
 from popgym_arcade.baselines.running.command_line import check_same, read_args
-from popgym_arcade.baselines.running.evaluation import evaluation_keys, make_evaluate, make_keys
+from popgym_arcade.baselines.running.evaluation import keys_at_step, make_evaluate, make_keys
 from popgym_arcade.baselines.running.flags import python_command
 from popgym_arcade.baselines.running.folder import make_run_folder, one_line_for_disk_errors, removed_on_failure
 from popgym_arcade.baselines.running.memory_use import check_memory
@@ -128,7 +128,7 @@ class Run:
         state = restore(self.folder, self.step, template.replace(**dict.fromkeys(self.restarted)))
         self.check_unfinished()
         if self.restarted:
-            new = fresh(evaluation_keys(self.args, make_keys(self.args)[0], self.step))  # not the first episodes again
+            new = fresh(keys_at_step(self.args, make_keys(self.args)[0], self.step))  # not the first episodes again
             state = state.replace(**{name: getattr(new, name) for name in self.restarted})
         hosts.wait_for_all("the checkpoint is read")
         if jax.process_index() == 0:
@@ -197,7 +197,7 @@ class Run:
         """Plays complete episodes of a policy, one of POLICIES. Skipped if done at this step, and when stopping."""
         if heard(self.received) or self.step in self.records.returns(policy)[0]:
             return
-        keys = everywhere(self.args, evaluation_keys(self.args, self.eval_keys, self.step))
+        keys = everywhere(self.args, keys_at_step(self.args, self.eval_keys, self.step))
         began = time.perf_counter()
         found = waited(self.play, params, keys, self.policies[policy])
         seconds = time.perf_counter() - began
@@ -245,6 +245,6 @@ class Run:
             return
         draw_curve(self.records)
         if capture:
-            key = evaluation_keys(self.args, self.eval_keys, self.step + 1)
+            key = keys_at_step(self.args, self.eval_keys, self.step + 1)
             program = self.begin_actor, self.act, self.policies["greedy"]
             waited(save_videos, self.args, self.folder, program, params, key)
