@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import called, only, resumed, rows, saved_steps
+from runs import assert_end_alike, called, only, resumed, rows, saved_steps
 from scripts import OFF_POLICY, PIXEL, arcade, script, small, usually
 
 from popgym_arcade.baselines.environment import ParallelEnvs, make_env
@@ -245,6 +245,18 @@ def test_an_environment_on_the_device_is_limited_and_reset(env_id):
     assert (state.time == since).all()
     same = (met["obs"] == met["final_observation"]).reshape(25, ENVS, -1).all(axis=-1)
     assert same[~over].all() and np.isfinite(met["reward"]).all()
+
+
+@needs("xminigrid")
+@pytest.mark.parametrize("name", usually("pqn_rnn"))
+def test_a_run_on_the_device_resumes_within_its_episodes(name, tmp_path):
+    args = small(name, env_id=DEVICE_IDS["xminigrid"], num_seeds=2, run_dir=str(tmp_path / "stopped"))
+    folder = script(name).main(args)
+    unbroken = shutil.copytree(folder, tmp_path / "unbroken")
+    for step in saved_steps(folder)[1:]:
+        shutil.rmtree(folder / "checkpoints" / str(step))
+    resumed(folder)
+    assert_end_alike(folder, unbroken)
 
 
 @needs("xminigrid")
