@@ -1,5 +1,6 @@
 """Environments of other libraries that are written in JAX: what they need to follow gymnax's interface."""
 
+import functools
 from typing import Any
 
 import jax
@@ -37,14 +38,18 @@ class DeviceEnvironment(Environment):
     def default_params(self) -> EnvParams:
         return EnvParams(max_steps_in_episode=self.max_steps)
 
+    @functools.cached_property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of an observation. Tracing the library's reset can take a second, so it happens once."""
+        return jax.eval_shape(lambda key: self.observe(self.first(key)), jax.random.key(0))
+
     def observation_space(self, params: EnvParams) -> spaces.Box:
-        """What `observe` returns: all of uint8, or float32 without bounds."""
-        obs = jax.eval_shape(lambda key: self.observe(self.first(key)), jax.random.key(0))
-        low, high = (0, 255) if obs.dtype == jnp.uint8 else (-np.inf, np.inf)
-        return spaces.Box(low, high, obs.shape, obs.dtype)
+        """uint8 from 0 to 255, or float32 without bounds."""
+        low, high = (0, 255) if self.observation.dtype == jnp.uint8 else (-np.inf, np.inf)
+        return spaces.Box(low, high, self.observation.shape, self.observation.dtype)
 
     def get_obs(self, state: WorldState, params: EnvParams | None = None, key: jax.Array | None = None) -> jax.Array:
-        """What a state shows. gymnax passes a key, on which it does not depend."""
+        """What a state shows. The key, which gymnax passes, is not used."""
         return self.observe(state.inner)
 
     def reset(self, key: jax.Array, params: EnvParams | None = None) -> tuple[jax.Array, WorldState]:

@@ -61,6 +61,6 @@ def make_keys(args: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def keys_at_step(args: Any, keys: jax.Array, step: int) -> jax.Array:
-    """Keys that depend on a step, made from `make_keys`' of training or of evaluation; one for each seed."""
+    """The keys to use at a step, one for each seed: `keys`, from `make_keys`, with the step folded in."""
     fold = jax.vmap(jax.random.fold_in, (0, None)) if args.num_seeds > 1 else jax.random.fold_in
     return fold(keys, step)
