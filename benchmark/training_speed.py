@@ -45,10 +45,7 @@ ALL_SCRIPTS = (
 )
 RECURRENT = ("pqn_rnn", "ppo_rnn", "dqn_rnn", "impala_popart")
 OFF_POLICY = ("dqn_mlp", "dqn_rnn")
-NOT_ATTENTION = (
-    "MinGRU MLP NMax FART FWP DeltaNet DeltaProduct GDN FFM S6 PSpherical LRU LinearRNN Stack GRU Elman ElmanReLU"
-    " Spherical MGU LSTM"
-).split()
+COMPILED = ("MLP", "MinGRU", "GRU", "LRU", "FFM")
 TWIN = "--env-id CartPoleEasy --partial-obs"
 # the paper's network and rollouts, without its schedules, which cost no time
 PUBLISHED = f"{TWIN} --encoder paper --memory LRU --hidden-size 512 --num-steps 128 --update-epochs 4"
@@ -77,7 +74,7 @@ class Args:
     """memories: values of --encoder"""
     scripts: tuple[str, ...] = ALL_SCRIPTS
     """scripts, compile: training scripts"""
-    compile_memories: tuple[str, ...] = tuple(NOT_ATTENTION)
+    compile_memories: tuple[str, ...] = COMPILED
     """compile: values of --memory"""
     settings: tuple[str, ...] = ("patch", "paper")
     """parts, arithmetic, memory: mlp, patch, paper, published, or fastest (what num_envs found)"""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Speed, parts, arithmetic, memory and compile times of the training scripts (docs/performance.md). About three hours on
+# Speed, parts, arithmetic, memory and compile times of the training scripts (docs/performance.md). Less than an hour on
 # a CPU, half an hour on a GPU; run nothing else on the machine. Settings: see common.sh; OUT defaults to the folder
 # that the page reads.
 #   BUDGET=gpu benchmark/training_speed.sh
