@@ -248,7 +248,7 @@ def test_an_environment_on_the_device_is_limited_and_reset(env_id):
 
 
 @needs("xminigrid")
-@pytest.mark.parametrize("name", usually("pqn_rnn"))
+@pytest.mark.parametrize("name", usually("pqn_rnn", of=PIXEL))
 def test_a_run_on_the_device_resumes_within_its_episodes(name, tmp_path):
     args = small(name, env_id=DEVICE_IDS["xminigrid"], num_seeds=2, run_dir=str(tmp_path / "stopped"))
     folder = script(name).main(args)
