@@ -32,6 +32,7 @@ from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, check_limits
 from popgym_arcade.environments.arcade import OBS_SIZES
+from popgym_arcade.worlds import make_world
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the choice of the backend)
@@ -46,7 +47,7 @@ COLORS = {"mdp": "#2a6fbb", "pomdp": "#e07b39", "gymnax": "#9a9a9a"}
 @dataclass(frozen=True)
 class Args:
     env_ids: tuple[str, ...] = ()
-    """ids to measure, of popgym_arcade or gymnax; none: all of popgym_arcade"""
+    """ids to measure, of popgym_arcade or gymnax, or LIBRARY/ID; none: all of popgym_arcade"""
     twins: tuple[str, ...] = TWINS
     """twins to measure: mdp (fully observable), pomdp (partially observable); gymnax's ids count as mdp"""
     num_envs: tuple[int, ...] = (64,)
@@ -70,7 +71,12 @@ class Args:
         """
         check_limits(self)
         for env_id in self.env_ids:
-            if env_id not in gymnax.registered_envs:
+            if "/" in env_id:
+                try:
+                    make_world(env_id)
+                except ValueError as error:
+                    raise UserError(f"--env-ids {env_id}: {error}") from None
+            elif env_id not in gymnax.registered_envs:
                 near = difflib.get_close_matches(env_id, gymnax.registered_envs, 3, 0.4) or ours()
                 raise UserError(f"--env-ids {env_id!r} is unknown: did you mean {' or '.join(near)}?")
         for twin in self.twins:
@@ -153,6 +159,9 @@ def machine() -> dict[str, str | int]:
 
 def make(env_id: str, twin: str, obs_size: int):
     """The environment and its default parameters; twin and size are for popgym_arcade's ids only."""
+    if "/" in env_id:
+        env = make_world(env_id)
+        return env, env.default_params
     if env_id not in ours():
         return gymnax.make(env_id)
     return gymnax.make(env_id, partial_obs=twin == "pomdp", obs_size=obs_size)
@@ -246,6 +255,7 @@ def measure(env_id: str, twin: str, num_envs: int, args: Args) -> Row:
 
     steps = min(args.steps, max(1, MOST_FRAMES // num_envs))
     rollout, fill = make_rollout(env, params, num_envs, steps), make_fill(steps)
+    state = jax.tree.map(jnp.copy, state)  # some states hold an array twice, and a buffer is donated only once
     filled, played = (jnp.int32(0), jax.tree.map(jnp.zeros_like, obs)), (play_key, state, obs)
     for _ in range(2):  # some of gymnax's states change a weak type in the first rollout: the second compiles again
         _, filled = timed(fill, filled)

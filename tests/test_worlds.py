@@ -15,6 +15,7 @@ import pytest
 from runs import assert_end_alike, called, only, resumed, rows, saved_steps
 from scripts import OFF_POLICY, PIXEL, arcade, script, small, usually
 
+from benchmark import throughput
 from popgym_arcade.baselines.environment import ParallelEnvs, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.worlds import LIBRARIES, make_world
@@ -427,3 +428,19 @@ def test_procgen_s_levels():
     assert params.num_levels == 2 and env.observation_space(params).shape == (64, 64, 3)
     first, _, _ = play(env, params, steps=1, num_envs=16)
     assert len({frame.tobytes() for frame in first}) == 2
+
+
+@pytest.mark.parametrize("env_id", of_libraries({"atari": "atari/Pong-v5"} | DEVICE_IDS))
+def test_the_speed_under_random_actions_is_measured(env_id):
+    args = throughput.Args(env_ids=(env_id,), steps=4, repeats=1).checked()
+    row = throughput.measure(env_id, "mdp", 2, args)
+    env = make_world(env_id)
+    space = env.observation_space(env.default_params)
+    assert row.frames_per_second > 0 and row.steps == 4
+    assert row.obs_bytes == np.prod(space.shape) * np.dtype(space.dtype).itemsize
+
+
+@needs("atari")
+def test_an_unknown_id_has_no_speed():
+    with pytest.raises(UserError, match=r"--env-ids atari/Pnog-v5: .* did you mean atari/Pong-v5 or"):
+        throughput.Args(env_ids=("atari/Pnog-v5",)).checked()
