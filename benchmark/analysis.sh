@@ -16,6 +16,7 @@ mapfile -t runs < <(runs_of "*__*")
 analyse gap_and_bias.py gap_and_bias --runs "${runs[@]}" --no-memory MLP
 analyse evaluate.py evaluate --runs "${runs[@]}" --twin both --episodes 256 --seed 1
 analyse recall_density.py recall_density --runs "${runs[@]}" --episodes 64
+analyse last_frames.py last_frames --runs "${runs[@]}" --episodes 64
 mapfile -t runs < <(runs_of "*pomdp*")
 analyse contamination.py contamination --runs "${runs[@]}" --episodes 64 --at $at --first $at --steps $steps
 pages

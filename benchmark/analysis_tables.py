@@ -3,9 +3,9 @@
     python benchmark/analysis_tables.py --csv docs/figures/analysis/*.csv
     python benchmark/analysis_tables.py --folders analysis/recall_density-* analysis/contamination-* --out pages
 
-With --csv, each CSV of evaluate.py, recall_density.py (groups and agents), contamination.py (summary), gap_and_bias.py
-and filter_comparison.py (summary) gets a table next to it, with the same name and the ending .md. The columns show
-which script wrote a CSV; other CSV files are ignored.
+With --csv, each CSV of evaluate.py, recall_density.py (groups and agents), last_frames.py, contamination.py (summary),
+gap_and_bias.py and filter_comparison.py (summary) gets a table next to it, with the same name and the ending .md. The
+columns show which script wrote a CSV; other CSV files are ignored.
 
 With --folders, OUT receives this CSV from each folder, under the folder's name, with its table and the pictures that
 show all runs together. saliency.py writes no table; OUT receives the still pictures of each of its runs, named after
@@ -138,6 +138,22 @@ def first_frame_by_seed(rows: list[dict]) -> list[dict]:
     return lines
 
 
+def needed_and_looked_at(rows: list[dict]) -> list[dict]:
+    """From last_frames.csv: for each number of frames, the return, and the shares of return and gradient."""
+    heads = {"mean_return": "return", "kept": "share of the return", "looked_at": "share of the gradient"}
+    lines = []
+    for about, of_agent in grouped(rows, lambda row: agent_of(row) | played_on(row) | {"seeds": row["agents"]}):
+        for name, head in heads.items():
+            shown = {
+                f"last {row['frames']}".replace("last all", "all frames"): between(
+                    *(row[name + what] for what in ("", "_low", "_high"))
+                )
+                for row in of_agent
+            }
+            lines.append(about | {"": head} | shown)
+    return lines
+
+
 def lasting_effects(rows: list[dict]) -> list[dict]:
     """From contamination.py's summary: the effect of a bad frame or a shuffled past at once and one step later, and how
     long it lasts. With more than MANY agents, only the strongest change of each kind.
@@ -208,6 +224,7 @@ def distances(rows: list[dict]) -> list[dict]:
 LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # keyed by a column that only this table has
     "return_low": returns_on_both_twins,
     "last_frame_low": density_of_thirds,
+    "kept_low": needed_and_looked_at,
     "first_frame": first_frame_by_seed,
     "half_life": lasting_effects,
     "quantity": gaps,

@@ -31,6 +31,7 @@ analyse evaluate.py "evaluate" --runs "${runs[@]}" --twin both --episodes $episo
 analyse gap_and_bias.py "gap_and_bias" --runs "${runs[@]}" --no-memory MLP
 analyse contamination.py "contamination" --runs "${runs[@]}" --episodes $episodes --at $at --first $at --steps $steps
 analyse recall_density.py "recall_density" --runs "${runs[@]}" --episodes $traced
+analyse last_frames.py "last_frames" --runs "${runs[@]}" --episodes $episodes --traced $traced
 for env in $ENVS; do
     mapfile -t runs < <(runs_of "${env}__*")
     analyse saliency.py "saliency_$env" --runs "${runs[@]}" --seed "${SEEDS%% *}" --twin both

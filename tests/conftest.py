@@ -30,7 +30,7 @@ KEYS_ARE_CHECKED = (
     "test_contract test_pqn test_ppo test_ppo_continuous_action test_dqn test_impala_popart test_normalization "
     "test_devices test_memory test_memory_formulas test_memory_use test_memax_fixes test_encoding test_keys "
     "test_command_lines test_resume test_run_folder test_run_scripts test_survival test_tracking test_reproducibility "
-    "test_storage test_evaluate test_analysis test_saliency test_contamination test_recall_density "
+    "test_storage test_evaluate test_analysis test_saliency test_contamination test_recall_density test_last_frames "
     "test_filter_comparison test_shipped_agents "
     "test_worlds"  # because other libraries use keys twice
 ).split()

@@ -38,7 +38,7 @@ from popgym_arcade.baselines.running.folder import make_folder, make_run_folder
 from popgym_arcade.baselines.running.pictures import draw_curve
 from popgym_arcade.baselines.running.records import Records
 
-ANALYSIS = "evaluate saliency recall_density contamination gap_and_bias filter_comparison".split()
+ANALYSIS = "evaluate saliency recall_density last_frames contamination gap_and_bias filter_comparison".split()
 BAD = "bad\udcff"  # a name with a byte that is not UTF-8
 
 

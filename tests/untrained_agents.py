@@ -14,7 +14,7 @@ from popgym_arcade.baselines.running.checkpoints import save_checkpoint
 from popgym_arcade.baselines.running.folder import make_run_folder
 
 ROOT = Path(__file__).parents[1]
-PLAYERS = ("evaluate", "saliency", "recall_density", "contamination")  # they load agents and play
+PLAYERS = ("evaluate", "saliency", "recall_density", "last_frames", "contamination")  # they load agents and play
 ANALYSIS = (*PLAYERS, "gap_and_bias", "filter_comparison")
 STEP = 64
 HEADS = re.compile(r"\b(head|policy|value)\b")
