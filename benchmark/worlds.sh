@@ -26,11 +26,12 @@ for part in $PARTS; do
             report worlds_device "ppo_continuous_action.py, on the device" --by script --training
             ;;
         memory)
+            ppo="--num-envs 128 --num-steps 64 --update-epochs 4 --learning-rate 5e-4 --gae-lambda 0.95 --gamma 0.99 --ent-coef 0.05"
             for memory in GRU MLP; do
-                train pqn_rnn.py --env-id xminigrid/MiniGrid-MemoryS8 --memory "$memory" --gamma 0.99 $(smoke_or 2000000) \
-                    --eval-every 200000 --eval-episodes 64 --seed "$first_seed" --num-seeds 5
+                train ppo_rnn.py --env-id xminigrid/MiniGrid-MemoryS8 --memory "$memory" $ppo $(smoke_or 6000000) \
+                    --eval-every 500000 --eval-episodes 64 --seed "$first_seed" --num-seeds 5
             done
-            report worlds_memory "pqn_rnn.py, xminigrid/MiniGrid-MemoryS8" --by memory --training
+            report worlds_memory "ppo_rnn.py, xminigrid/MiniGrid-MemoryS8" --by memory --training
             ;;
         procgen) # training levels, then the same agent on levels it has not seen
             for levels in 5 50 500; do
