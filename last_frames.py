@@ -253,11 +253,10 @@ def draw(rows: dict[str, list[dict]]) -> Figure:
         right.set(ylabel="share")
     for axes in grid[-1]:
         axes.set_xlabel("last frames given")
-    lines = [Line2D([], [], color=colour, marker=".") for colour in colours.values()]
-    figure.legend(lines, colours, loc="outside lower center", ncols=1 if max(map(len, colours)) > 30 else 3, fontsize=9)
-    grid[0, 1].plot([], [], color="black", label="of the return, earned with them")
-    grid[0, 1].plot([], [], color="black", linestyle="--", label="of the gradient, on them")
-    grid[0, 1].legend(loc="lower right", fontsize=8)
+    lines = {name: Line2D([], [], color=colour, marker=".") for name, colour in colours.items()}
+    lines["share of the return that is kept"] = Line2D([], [], color="black")
+    lines["share of the gradient on these frames"] = Line2D([], [], color="black", linestyle="--")
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=2, fontsize=9)
     return figure
 
 
