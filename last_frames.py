@@ -136,8 +136,8 @@ def with_last_frames(script: ModuleType, args: Any, frames: int) -> tuple[Callab
 def return_program(args: Any, frames: int | None):
     """returns(params, key, policy) -> [E], of `args.eval_episodes` episodes with the last `frames` frames, or all."""
     script = script_of(args)
-    _, *play = script.make_actor(args) if frames is None else (None, *with_last_frames(script, args, frames))
-    evaluate = make_evaluate(args, *play)
+    begin, act = script.make_actor(args)[1:] if frames is None else with_last_frames(script, args, frames)
+    evaluate = make_evaluate(args, begin, act)
     return jax.jit(lambda params, key, policy: evaluate(params, key, policy).returns)
 
 
@@ -184,9 +184,7 @@ def measure(agent: Agent, args: Args) -> Measured:
         agent=agent,
         random_return=returns_of(agent, None, args.seed, "random").mean(),
         returns={name: returns_of(agent, frames, args.seed) for name, frames in given.items()},
-        looked_at={
-            name: np.array([delta[-(frames or 0) :].sum() for delta in deltas]) for name, frames in given.items()
-        },
+        looked_at={name: on_last(frames, deltas) for name, frames in given.items()},
     )
 
 
