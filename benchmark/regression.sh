@@ -56,7 +56,8 @@ train_both() { # runs all trainings with both versions
             --gae-lambda 0.95 --learning-rate 1e-3 $(steps 150000 10)
         train_one dqn_rnn.py $chain $sequences $(steps 100000 10 1024 --learning-starts 256)
         train_one impala_popart.py $two_scales $(steps 200000 10)
-        train_one pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 --num-envs 32 --num-steps 32 $(steps 30000 3)
+        train_one pqn_rnn.py --env-id CartPoleEasy --partial-obs --hidden-size 128 --num-envs 32 --num-steps 32 \
+            --gamma 0.99 $(steps 30000 3)
         train_one ppo_continuous_action.py $continuous --learning-rate 1e-3 $(steps 200000 10)
         mapfile -t found < <(runs_of "*__*")
         [ "$folder" != "$before" ] || earlier=("${found[@]}")
