@@ -114,20 +114,22 @@ def with_last_frames(script: ModuleType, args: Any, frames: int) -> tuple[Callab
     network, begin, act = script.make_actor(args)
     names = other_inputs(script)
 
+    def inputs_of(actor: Any) -> tuple[jax.Array, tuple]:
+        return actor.obs, tuple(getattr(actor, name) for name in names)
+
     def begin_watched(key: jax.Array, num_envs: int) -> Watched:
         actor = begin(key, num_envs)
         empty = lambda x: jnp.zeros((frames - 1, *x.shape), x.dtype)  # noqa: E731
-        inputs = actor.obs, tuple(getattr(actor, name) for name in names)
-        return Watched(actor, Window(*jax.tree.map(empty, inputs)))
+        return Watched(actor, Window(*jax.tree.map(empty, inputs_of(actor))))
 
     def act_watched(params, watched: Watched, policy) -> tuple[Watched, Any, dict]:
         actor, window = watched.actor, watched.window
-        inputs = actor.obs, tuple(getattr(actor, name) for name in names)
+        after = window.after(*inputs_of(actor))
         carry = script.initial_carry(network, len(actor.start))
         if frames > 1:
             carry, _ = script.forward(network, params, carry, window.obs, *window.others)
         actor, transition, info = act(params, actor.replace(carry=carry), policy)
-        return Watched(actor, window.after(*inputs)), transition, info
+        return Watched(actor, after), transition, info
 
     return begin_watched, act_watched
 

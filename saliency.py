@@ -33,7 +33,13 @@ from tqdm import tqdm
 from popgym_arcade.analysis.agents import Agent, load_agents, one_seed
 from popgym_arcade.analysis.command_line import PlayArgs, Twin, launch, showcase
 from popgym_arcade.analysis.groups import title_of
-from popgym_arcade.analysis.networks import action_values, network_args, other_inputs, scores_in_words, scores_name
+from popgym_arcade.analysis.networks import (
+    differentiable,
+    network_args,
+    other_inputs,
+    scores_in_words,
+    scores_name,
+)
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
@@ -108,18 +114,10 @@ def squared_gradients(values: Callable, obs: jax.Array, n: jax.Array) -> jax.Arr
 @functools.lru_cache
 def gradient_program(args: Any):
     """maps(params, obs[T, ...], others, n) -> (map [T, h, w] of step n, action values [T, A])."""
-    script = script_of(args)
-    network, _, _ = script.make_actor(args)
+    prepare = differentiable(args)
 
     def maps(params, obs, others, n):
-        scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
-
-        def values(x):
-            carry = script.initial_carry(network, 1)
-            _, output = script.forward(network, params, carry, scale * x[:, None], *(y[:, None] for y in others))
-            return action_values(output)[:, 0]
-
-        x = obs.astype(jnp.float32) / scale
+        x, values = prepare(params, obs, others)
         squares = squared_gradients(values, x, n)
         return squares.sum(axis=-1) if squares.ndim == 4 else squares, values(x)
 

@@ -5,12 +5,15 @@ Shapes: T steps, B episodes, A actions.
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from popgym_arcade.analysis.agents import Agent
+from popgym_arcade.baselines.scripts import script_of
 
 
 def network_args(agent: Agent) -> Any:
@@ -38,3 +41,25 @@ def action_values(output: Any) -> jax.Array:
     """[T, B, A]: Q values, the probabilities of a policy, or the mean action of a continuous one."""
     scores = getattr(output, scores_name(output))
     return jax.nn.softmax(scores) if scores_name(output) == "logits" else scores
+
+
+def differentiable(args: Any) -> Callable:
+    """prepare(params, obs[T, ...], others) -> (x, values) for the gradients of an agent's values.
+
+    x[T, ...] float32 are the observations, pixels with values from 0 to 1; values(x) -> [T, A] are the `action_values`
+    of the episode that they and the `other_inputs` [T, ...] make up.
+    """
+    script = script_of(args)
+    network, _, _ = script.make_actor(args)
+
+    def prepare(params, obs, others):
+        scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
+
+        def values(x):
+            carry = script.initial_carry(network, 1)
+            _, output = script.forward(network, params, carry, scale * x[:, None], *(y[:, None] for y in others))
+            return action_values(output)[:, 0]
+
+        return obs.astype(jnp.float32) / scale, values
+
+    return prepare

@@ -11,26 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from popgym_arcade.analysis.agents import Agent
-from popgym_arcade.analysis.networks import action_values, network_args, other_inputs
+from popgym_arcade.analysis.networks import differentiable, network_args, other_inputs
 from popgym_arcade.analysis.trajectories import Trajectory, observations
-from popgym_arcade.baselines.scripts import script_of
 
 
 @functools.lru_cache
 def norm_program(args: Any, norm: str):
     """norms(params, obs[T, ...], others, n) -> [A, T], norms of the gradient of each action value at n."""
-    script = script_of(args)
-    network, _, _ = script.make_actor(args)
+    prepare = differentiable(args)
 
     def norms(params, obs, others, n):
-        scale = 255.0 if obs.dtype == jnp.uint8 else 1.0
-
-        def values(x):
-            carry = script.initial_carry(network, 1)
-            _, output = script.forward(network, params, carry, scale * x[:, None], *(y[:, None] for y in others))
-            return action_values(output)[n, 0]
-
-        y, pull_back = jax.vjp(values, obs.astype(jnp.float32) / scale)
+        x, values = prepare(params, obs, others)
+        y, pull_back = jax.vjp(lambda x: values(x)[n], x)
 
         def of_action(cotangent):
             size = jnp.abs(pull_back(cotangent)[0].reshape(len(obs), -1))
