@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import rlax
 from gymnax.environments import spaces
-from scripts import arcade, fresh_params, learned_return, small, trained, usually
+from scripts import arcade, fresh_params, learned_return, script, small, trained, usually
 
 import popgym_arcade
 import pqn_mlp
 import pqn_rnn
 from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.errors import UserError
 
 # ------------------------------------------------------------------------------------------------- returns, exploration
 
@@ -85,6 +86,39 @@ def test_schedules_are_fractions_of_the_training():
     np.testing.assert_allclose(rates, [1e-3, 5e-4, 0], atol=1e-9)
     constant = dataclasses.replace(args, anneal_lr=False)
     assert float(pqn_rnn.learning_rate_at(constant, last)) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("name", ["pqn_mlp", "pqn_rnn"])
+def test_churn_is_the_share_of_greedy_actions_that_a_gradient_step_changes(name):
+    """With two epochs of one minibatch, that is the share of the whole rollout after the first gradient step."""
+    sizes = {"num_envs": 16, "num_steps": 16, "num_minibatches": 1, "update_epochs": 2}
+    args = small(name, **sizes, learning_rate=1.0, anneal_lr=False, log_churn=True)
+    network, params = fresh_params(name, args)
+    state = trained(name, args, updates=0)[0].replace(params=params)
+    _, sums = jax.jit(script(name).make_train(args)[1])(state)
+    once = dataclasses.replace(args, update_epochs=1, log_churn=False)
+    updated = jax.jit(script(name).make_train(once)[1])(state)[0].params
+
+    _, _, act = script(name).make_actor(args)
+    epsilon = script(name).epsilon_at(args, state.update)
+    _, rollout = jax.lax.scan(lambda actor, _: act(state.params, actor, epsilon)[:2], state.actor, length=16)
+    memory = (rollout.prev_action, rollout.start) if name == "pqn_rnn" else ()
+    carry = state.actor.carry if name == "pqn_rnn" else ()
+
+    def changed(params):
+        _, output = script(name).forward(network, params, carry, rollout.seen, *memory)
+        return float((output.q.argmax(axis=-1) != rollout.greedy).mean())
+
+    assert changed(params) == 0 < changed(updated)
+    assert sums["churn_per_step"] == sums["churn_per_rollout"] == pytest.approx(changed(updated), abs=1 / 256)
+
+
+def test_churn_compares_two_gradient_steps():
+    assert "churn_per_step" not in trained("pqn_rnn", small("pqn_rnn"), updates=1)[1]
+    with pytest.raises(UserError, match="--log-churn compares two gradient steps"):
+        small("pqn_rnn", num_minibatches=1, update_epochs=1, log_churn=True)
+    shares = jnp.array([0.0, 0.25, 0.5, 0.75])
+    assert pqn_rnn.policy_churn(shares) == {"churn_per_step": 0.25, "churn_per_rollout": 0.75}
 
 
 def test_both_scripts_share_their_mathematics():

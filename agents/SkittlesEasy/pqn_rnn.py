@@ -23,6 +23,7 @@ from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.episode import Episode
+from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
@@ -86,6 +87,8 @@ class Args(ArcadeArgs):
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
     """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
+    log_churn: bool = False
+    """log policy churn: the share of greedy actions changed by one gradient step, and by learning from a rollout"""
 
     @property
     def update_size(self) -> int:
@@ -100,6 +103,8 @@ class Args(ArcadeArgs):
     def check(self) -> None:
         self.check_divides("num_minibatches", self.num_envs, "--num-envs")
         self.check_devices(group=self.num_minibatches)
+        if self.log_churn and self.num_minibatches * self.update_epochs == 1:
+            raise UserError("--log-churn compares two gradient steps: use --num-minibatches 2 or --update-epochs 2")
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -220,6 +225,15 @@ def learning_rate_at(args: Args, step: jax.Array) -> jax.Array:
     return optax.linear_schedule(args.learning_rate, end, max(1, steps))(step)
 
 
+def policy_churn(changed: jax.Array) -> dict[str, jax.Array]:
+    """Policy churn: the share of steps whose greedy action has changed since they were played (Schaul et al. 2022).
+
+    changed[k] is this share in minibatch k, whose steps were played with parameters k gradient steps older.
+    https://arxiv.org/abs/2206.00730
+    """
+    return {"churn_per_step": changed[1], "churn_per_rollout": changed[-1]}
+
+
 @struct.dataclass
 class Actor:
     """Environment states and the agent's memory, [E, ...]."""
@@ -241,6 +255,7 @@ class Transition:
     prev_action: jax.Array
     start: jax.Array
     action: jax.Array
+    greedy: jax.Array  # argmax_a Q(obs, a), int32
     value: jax.Array  # max_a Q(obs, a)
     reward: jax.Array
     terminated: jax.Array
@@ -299,6 +314,7 @@ def make_actor(args: Args):
             prev_action=actor.prev_action,
             start=actor.start,
             action=action,
+            greedy=q.argmax(axis=-1),
             value=q.max(axis=-1),
             reward=reward,
             terminated=terminated,
@@ -341,7 +357,8 @@ def make_train(args: Args):
         _, output = forward(network, params, carry, jax.vmap(envs.observe)(batch.seen), batch.prev_action, batch.start)
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
         td_loss = 0.5 * jnp.square(q - target).mean()
-        return td_loss, {"td_loss": td_loss, "q_values": q.mean()}
+        changed = output.q.argmax(axis=-1) != batch.greedy
+        return td_loss, {"td_loss": td_loss, "q_values": q.mean(), "changed": changed.mean()}
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
@@ -370,7 +387,9 @@ def make_train(args: Args):
             params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
         )
         learned["q_values"] *= reward_scale.std  # logged in the game's own unit
-        return state, jax.tree.map(jnp.mean, learned) | episode_sums(rollout)
+        changed = learned.pop("changed")
+        churn = policy_churn(changed) if args.log_churn else {}
+        return state, jax.tree.map(jnp.mean, learned) | churn | episode_sums(rollout)
 
     return init, update
 
@@ -383,6 +402,7 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     updates = step // args.update_size
     gradient_steps = updates * args.update_epochs * args.num_minibatches
     points = {f"losses/{name}": sums[name] / sums["updates"] for name in LOSSES}
+    points |= {f"charts/{name}": sums[name] / sums["updates"] for name in sums if name.startswith("churn")}
     points |= episode_curves(sums) | {"charts/epsilon": epsilon_at(args, updates - 1)}
     return points | {"charts/learning_rate": learning_rate_at(args, gradient_steps - 1)}
 
