@@ -23,10 +23,10 @@ from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.minibatches import group_size, pick_steps, shuffled
 from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.episode import Episode
-from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.normalization import RewardScale
+from popgym_arcade.baselines.running.churn import check_churn, churn_curves, churn_sums
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat
 from popgym_arcade.baselines.running.run import Run
@@ -93,8 +93,7 @@ class Args(ArcadeArgs):
     def check(self) -> None:
         self.check_divides("num_minibatches", self.update_size, "NUM_ENVS * NUM_STEPS =")
         self.check_devices(group_size(self.num_minibatches, self.num_steps))
-        if self.log_churn and self.num_minibatches * self.update_epochs == 1:
-            raise UserError("--log-churn compares two gradient steps: use --num-minibatches 2 or --update-epochs 2")
+        check_churn(self)
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -206,15 +205,6 @@ def learning_rate_at(args: Args, step: jax.Array) -> jax.Array:
     steps = round(args.anneal_fraction * args.num_updates * args.update_epochs * args.num_minibatches)
     end = args.learning_rate_end if args.anneal_lr else args.learning_rate
     return optax.linear_schedule(args.learning_rate, end, max(1, steps))(step)
-
-
-def policy_churn(changed: jax.Array) -> dict[str, jax.Array]:
-    """Policy churn: the share of steps whose greedy action has changed since they were played (Schaul et al. 2022).
-
-    changed[k] is this share in minibatch k, whose steps were played with parameters k gradient steps older.
-    https://arxiv.org/abs/2206.00730
-    """
-    return {"churn_per_step": changed[1], "churn_per_rollout": changed[-1]}
 
 
 @struct.dataclass
@@ -350,8 +340,7 @@ def make_train(args: Args):
             params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
         )
         learned["q_values"] *= reward_scale.std  # logged in the game's own unit
-        changed = learned.pop("changed")
-        churn = policy_churn(changed) if args.log_churn else {}
+        churn = churn_sums(args, learned.pop("changed"))
         return state, jax.tree.map(jnp.mean, learned) | churn | episode_sums(rollout)
 
     return init, update
@@ -365,8 +354,7 @@ def curves(args: Args, step: int, sums: dict) -> dict[str, Any]:
     updates = step // args.update_size
     gradient_steps = updates * args.update_epochs * args.num_minibatches
     points = {f"losses/{name}": sums[name] / sums["updates"] for name in LOSSES}
-    points |= {f"charts/{name}": sums[name] / sums["updates"] for name in sums if name.startswith("churn")}
-    points |= episode_curves(sums) | {"charts/epsilon": epsilon_at(args, updates - 1)}
+    points |= churn_curves(sums) | episode_curves(sums) | {"charts/epsilon": epsilon_at(args, updates - 1)}
     return points | {"charts/learning_rate": learning_rate_at(args, gradient_steps - 1)}
 
 

@@ -16,6 +16,7 @@ import pqn_mlp
 import pqn_rnn
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running import churn
 
 # ------------------------------------------------------------------------------------------------- returns, exploration
 
@@ -113,12 +114,15 @@ def test_churn_is_the_share_of_greedy_actions_that_a_gradient_step_changes(name)
     assert sums["churn_per_step"] == sums["churn_per_rollout"] == pytest.approx(changed(updated), abs=1 / 256)
 
 
-def test_churn_compares_two_gradient_steps():
-    assert "churn_per_step" not in trained("pqn_rnn", small("pqn_rnn"), updates=1)[1]
-    with pytest.raises(UserError, match="--log-churn compares two gradient steps"):
+def test_churn_is_logged_if_a_rollout_has_two_gradient_steps():
+    assert not trained("pqn_rnn", small("pqn_rnn"), updates=1)[1].keys() & churn.CHURN
+    with pytest.raises(UserError, match="--log-churn compares gradient steps: use --num-minibatches"):
         small("pqn_rnn", num_minibatches=1, update_epochs=1, log_churn=True)
-    shares = jnp.array([0.0, 0.25, 0.5, 0.75])
-    assert pqn_rnn.policy_churn(shares) == {"churn_per_step": 0.25, "churn_per_rollout": 0.75}
+    args = small("pqn_rnn", log_churn=True)
+    sums = churn.churn_sums(args, jnp.array([0.0, 0.25, 0.5, 0.75]))
+    assert sums == {"churn_per_step": 0.25, "churn_per_rollout": 0.75}
+    points = pqn_rnn.curves(args, args.update_size, trained("pqn_rnn", args, updates=1)[1])
+    assert points.keys() >= {"charts/churn_per_step", "charts/churn_per_rollout"}
 
 
 def test_both_scripts_share_their_mathematics():
