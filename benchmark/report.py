@@ -15,11 +15,12 @@ seeds (divided by their number). Interquartile means and intervals are rliable's
 https://arxiv.org/abs/2108.13264). With three seeds or fewer, the interquartile mean of one id is the mean, and tables
 and pictures call it that.
 
---over also draws OUT_over.png, a map of returns by group and parameter. Returns on popgym_arcade's ids are also
-normalised: 0 is the random policy, 1 the best possible (benchmark/results). The table has the minutes until halfway.
-Several ids also give OUT_summary.md (ids by groups), OUT_half_way.md (the minutes until halfway, ids by groups),
-OUT_normalised.png (all ids on one axis), and over all ids together OUT_aggregate.md, OUT_aggregate.png (curves over
-steps and wall time, performance profiles) and OUT_profile.csv.
+--over also draws OUT_over.png, a map of returns by group and parameter; with --solved, of how many seeds reach a return
+and after how many steps. Returns on popgym_arcade's ids are also normalised: 0 is the random policy, 1 the best
+possible (benchmark/results). The table has the minutes until halfway. Several ids also give OUT_summary.md (ids by
+groups), OUT_half_way.md (the minutes until halfway, ids by groups), OUT_normalised.png (all ids on one axis), and over
+all ids together OUT_aggregate.md, OUT_aggregate.png (curves over steps and wall time, performance profiles) and
+OUT_profile.csv.
 """
 
 import csv
@@ -71,6 +72,8 @@ class Args:
     """title of the pictures"""
     over: str = ""
     """add a picture: last returns over a parameter of the environment, such as memory_length"""
+    solved: float | None = None
+    """show with --over how many seeds end with this return or more, and the steps they take to it"""
     docs: tuple[PathName, ...] = ()
     """pages to fill in, without other flags"""
 
@@ -279,6 +282,11 @@ class Cell:
     twin: str  # mdp, pomdp, or empty for ids without twins
     group: str
     rows: tuple[dict, ...]
+
+    @property
+    def env_id(self) -> str:
+        """The id, without parameters of the environment."""
+        return self.rows[0]["env_id"]
 
     @property
     def seeds(self) -> dict[str, dict[int, float]]:
@@ -815,36 +823,61 @@ def draw_normalised(cells: list[Cell], args: Args, path: Path) -> None:
 
 
 def draw_over(cells: list[Cell], args: Args, path: Path) -> None:
-    """A map of the last returns, groups (the best one on top) by a parameter of the environment, a panel for each twin.
-    Returns are means of the seeds. Raises UserError if a run has no such parameter.
+    """A map of groups (the best one on top) by a parameter of the environment, a panel for each id and twin.
+
+    It shows the mean of the seeds' last returns, or with `args.solved` the share of seeds that reach this return.
+    Raises UserError if a run has no such parameter.
     """
     from matplotlib.figure import Figure
 
-    groups, twins = (sorted({getattr(cell, name) for cell in cells}, key=natural) for name in ("group", "twin"))
+    groups = sorted({cell.group for cell in cells}, key=natural)
+    panels = list(dict.fromkeys((cell.env_id, cell.twin) for cell in cells))
     values = sorted({parameter(cell, args.over) for cell in cells})
-    means = np.full((len(twins), len(groups), len(values)), np.nan)
+    shown, words = np.full((len(panels), len(groups), len(values)), np.nan), {}
     for cell in cells:
-        place = twins.index(cell.twin), groups.index(cell.group), values.index(parameter(cell, args.over))
-        means[place] = cell.final.mean()
-    order = np.argsort(-np.nanmean(means, axis=(0, 2)), kind="stable")
-    groups, means = [groups[place] for place in order], means[:, order]
-    low, high = np.nanmin(means), np.nanmax(means)
-    figure = Figure(figsize=(2.4 + 0.8 * len(values) * len(twins), 1.4 + 0.36 * len(groups)), layout="constrained")
-    panels = figure.subplots(1, len(twins), squeeze=False, sharey=True)[0]
-    for axes, twin, of_twin in zip(panels, twins, means, strict=True):
-        drawn = axes.imshow(of_twin, cmap="viridis", vmin=low, vmax=high, aspect="auto")
-        for (y, x), mean in np.ndenumerate(of_twin):
-            shade = "black" if mean > (low + high) / 2 else "white"
-            axes.text(x, y, "" if np.isnan(mean) else f"{mean:.2f}", color=shade, ha="center", va="center", size=9)
+        x, y = values.index(parameter(cell, args.over)), groups.index(cell.group)
+        place = panels.index((cell.env_id, cell.twin)), y, x
+        shown[place], words[place] = in_map(cell, args.solved)
+    order = np.argsort(-np.nanmean(shown, axis=(0, 2)), kind="stable")
+    low, high = (0, 1) if args.solved is not None else (np.nanmin(shown), np.nanmax(shown))
+    height = 0.36 if args.solved is None else 0.5
+    size = 2.4 + 0.8 * len(values) * len(panels), 1.4 + height * len(groups)
+    figure = Figure(figsize=size, layout="constrained")
+    all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axes, (panel, (env_id, twin)) in zip(all_axes, enumerate(panels), strict=True):
+        drawn = axes.imshow(shown[panel, order], cmap="viridis", vmin=low, vmax=high, aspect="auto")
+        for y, x in np.ndindex(len(groups), len(values)):
+            place = panel, order[y], x
+            shade = "black" if shown[place] > (low + high) / 2 else "white"
+            axes.text(x, y, words.get(place, ""), color=shade, ha="center", va="center", size=9, linespacing=0.95)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        axes.set_yticks(range(len(groups)), [in_words(group) for group in groups])
-        axes.set(xlabel=args.over.replace("_", " "), title=TWINS_IN_WORDS[twin] if len(twins) > 1 else args.title)
+        axes.set_yticks(range(len(groups)), [in_words(groups[place]) for place in order])
+        title = ", ".join(filter(None, [env_id.split(":")[-1], TWINS_IN_WORDS.get(twin)]))
+        axes.set(xlabel=args.over.replace("_", " "), title=title if len(panels) > 1 else args.title)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-    figure.colorbar(drawn, ax=panels, label="greedy return after training")
-    if len(twins) > 1:
+    label = "greedy return after training" if args.solved is None else "share of seeds that solve it"
+    figure.colorbar(drawn, ax=all_axes, label=label)
+    if len(panels) > 1:
         figure.suptitle(args.title)
     figure.savefig(path, dpi=120)
+
+
+def in_map(cell: Cell, solved: float | None) -> tuple[float, str]:
+    """What a map shows of a cell, as a number and in words.
+
+    That is the mean return. Or, with `solved`, the share of seeds that end with this return or more, their number, and
+    the median of the steps after which they first have it.
+    """
+    if solved is None:
+        return cell.final.mean(), f"{cell.final.mean():.2f}"
+    took = [
+        min(step for step, value in points.items() if value >= solved)
+        for points, final in zip(cell.seeds.values(), cell.final, strict=True)
+        if final >= solved
+    ]
+    share = f"{len(took)}/{len(cell.final)}"
+    return len(took) / len(cell.final), f"{share}\n{np.median(took) / 1000:.0f}k" if took else share
 
 
 def parameter(cell: Cell, name: str) -> float:

@@ -477,6 +477,22 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("no*"))
 
 
+def test_a_map_shows_how_many_seeds_reach_a_return_and_when(tmp_path, monkeypatch):
+    returns = {0: (0.1, 0.95, 1.0), 1: (0.2, 0.3, 0.9), 2: (0.95, 0.2, 0.1)}  # of each seed, at steps 1000, 2000, 3000
+    for env_id, solves in (("Chain", True), ("MODULE:Cards", False)):
+        rows = [(0, seed, "random", 0.0) for seed in returns]
+        rows += [
+            (1000 * k, seed, "greedy", value * solves) for seed in returns for k, value in enumerate(returns[seed], 1)
+        ]
+        write_run(tmp_path / "runs", env_id[0], "GRU", rows, env_id=env_id, env_params=["memory_length=3"])
+    cells = cells_of(tmp_path / "runs")
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    report.draw_over(cells, report.Args(over="memory_length", solved=0.9), tmp_path)
+    panels = {axes.get_title(): [text.get_text() for text in axes.texts] for axes in drawn[0].axes[:2]}
+    assert panels == {"Chain": ["2/3\n2k"], "Cards": ["0/3"]}  # after 2,000 and 3,000 steps: 2,500, rounded to even
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
