@@ -80,6 +80,8 @@ for name in $PARTS; do
         pqn)
             train_pqn
             report memory_study "Memories on both twins"
+            mapfile -t runs < <(runs_of "*__*")
+            run benchmark/churn.py --runs "${runs[@]}" --out "$OUT/memory_study_churn"
             ;;
         ppo)
             train_ppo

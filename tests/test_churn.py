@@ -1,0 +1,71 @@
+"""benchmark/churn.py: the churn in each tenth of a training, and what the table and the picture make of it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_report import write_events
+
+from benchmark import churn
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running.churn import CHURN
+
+
+def write_training(folder, memory, env_id, partial_obs, share, seeds=(0, 1)):
+    """A run of 200 steps: the churn of a gradient step is `share`, plus the number of the seed, and falls to 0."""
+    run = folder / f"{env_id}_{memory}_{partial_obs}"
+    run.mkdir(parents=True)
+    args = {"seed": seeds[0], "num_seeds": len(seeds), "total_timesteps": 200, "env_id": env_id}
+    args |= {"memory": memory, "partial_obs": partial_obs}
+    (run / "args.json").write_text(json.dumps({"script": "pqn_rnn", "args": args}))
+    (run / "eval.csv").write_text("global_step,seed,env_id,partial_obs,policy,return_mean\n")
+    for seed in seeds if share else ():
+        points = [(step, step, (share + seed / 100) * (1 - step / 200)) for step in range(10, 201, 10)]
+        seeded = run / f"seed_{seed}" if len(seeds) > 1 else run
+        seeded.mkdir(exist_ok=True)
+        names = tuple(f"charts/{name}" for name in CHURN)
+        write_events(seeded, [(step, minutes, dict.fromkeys(names, value)) for step, minutes, value in points])
+    return run
+
+
+def test_churn_by_tenth_memory_and_twin(tmp_path):
+    write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, 0.4)
+    write_training(tmp_path / "runs", "GRU", "SkittlesEasy", False, 0.2)
+    write_training(tmp_path / "runs", "MLP", "SkittlesEasy", True, 0.6)
+    out = tmp_path / "out" / "churn"
+    churn.main(churn.Args(runs=(f"{tmp_path}/runs/*",), out=str(out)))
+    rows = churn.read_csv(Path(f"{out}.csv"))
+    assert len(rows) == 3 * 2 * 10
+    first = next(row for row in rows if (row["memory"], row["twin"], row["seed"]) == ("GRU", "pomdp", "1"))
+    assert first["tenth"] == "1" and float(first["churn_per_step"]) == pytest.approx(0.41 * (0.95 + 0.9) / 2, abs=1e-5)
+    head, _, *lines = Path(f"{out}.md").read_text().splitlines()
+    assert head.startswith("| memory | fully observable, one gradient step | fully observable, one rollout | partially")
+    assert [line.split(" | ")[0] for line in lines] == ["| MLP (no memory)", "| GRU"]  # the most churn first
+    mean = np.mean([(0.6 + seed / 100) * np.mean(1 - np.arange(10, 201, 10) / 200) for seed in (0, 1)])
+    assert f"{mean:.3f} (" in lines[0]
+    before = [Path(f"{out}{ending}").read_bytes() for ending in (".csv", ".md", ".png")]
+    churn.main(churn.Args(csv=f"{out}.csv", out=str(out)))
+    assert before == [Path(f"{out}{ending}").read_bytes() for ending in (".csv", ".md", ".png")]
+
+
+def test_a_single_seed_has_no_interval_and_a_tenth_without_a_point_no_churn(tmp_path):
+    run = write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, 0.4, seeds=(3,))
+    rows = list(churn.rows_of(run))
+    assert [row["seed"] for row in rows] == [3] * 10
+    assert churn.of_memory(rows, "GRU", "pomdp", "churn_per_step").low is None
+    assert churn.of_memory(rows, "GRU", "mdp", "churn_per_step") is None
+    curve = [type("Point", (), {"step": step, "value": 1.0}) for step in (100, 200)]
+    assert np.isfinite(churn.tenths(curve, 200)).nonzero()[0].tolist() == [4, 9]
+
+
+def test_what_cannot_be_shown_is_refused(tmp_path):
+    write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, share=None, seeds=(0,))
+    for args, error in (
+        ({"runs": (f"{tmp_path}/runs/*",)}, "train it with --log-churn"),
+        ({"runs": (f"{tmp_path}/none/*",)}, "no run folder matches"),
+        ({}, "give --runs or --csv"),
+    ):
+        with pytest.raises(UserError, match=error):
+            churn.main(churn.Args(**args, out=str(tmp_path / "out")))
+    assert not list(tmp_path.glob("out*"))
