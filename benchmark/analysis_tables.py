@@ -214,9 +214,9 @@ def distances(rows: list[dict]) -> list[dict]:
     matchings: dict[tuple, list[str]] = {}
     for row in rows:
         if row["step"] == "last":
-            about = {"group": row["group_a"], "and": row["group_b"], "layer": row["layer"], "pairs": row["pairs"]}
+            about = {"group A": row["group_a"], "group B": row["group_b"], "layer": row["layer"], "pairs": row["pairs"]}
             about |= {"distance": between(row["distance_mean"], row["low"], row["high"])}
-            about |= {"relative": f"{float(row['relative']):.3f}"}
+            about |= {"relative distance": f"{float(row['relative']):.3f}"}
             matchings.setdefault(tuple(about.items()), []).append(row["matching"])
     return [dict(about) | {"matching": " or ".join(names)} for about, names in matchings.items()]
 

@@ -13,23 +13,25 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import tyro
 from gymnasium.vector import AutoresetMode
 
-import popgym_arcade  # noqa: F401 (registers the ids)
+import popgym_arcade
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import Count, Positive, check_limits
 
 
 @dataclass(frozen=True)
 class Args:
     env_id: str = "NavigatorEasy"
     """popgym_arcade id"""
-    num_envs: int = 64
+    num_envs: Count = 64
     """environments stepped together"""
     partial_obs: bool = True
     """play the partially observable twin"""
-    rounds: int = 5
+    rounds: Count = 5
     """rounds of measurements; the median counts"""
-    seconds: float = 2.0
+    seconds: Positive = 2.0
     """seconds of one measurement"""
 
 
@@ -48,6 +50,10 @@ def steps_per_second(envs: Any, seconds: float) -> float:
 
 
 def main(args: Args) -> None:
+    """Measures and prints the rates. Raises UserError for an unknown id."""
+    if args.env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS:
+        raise UserError(f"--env-id {args.env_id}: use an id of popgym_arcade")
+    check_limits(args)
     name, twin = f"popgym_arcade/{args.env_id}-v0", {"partial_obs": args.partial_obs}
     rows = {
         f"vector, {mode.name}": gymnasium.make_vec(name, num_envs=args.num_envs, autoreset_mode=mode, **twin)
@@ -66,4 +72,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    launch(main, Args)

@@ -8,7 +8,7 @@ STEPS="${STEPS:-300000}"
 case "${BUDGET:-cpu}" in
     smoke)
         ENVS="${ENVS:-CartPoleEasy}" MEMORIES="${MEMORIES:-MinGRU}"
-        DEEP_ENVS="${DEEP_ENVS:-$ENVS}" PPO_ENVS="${PPO_ENVS:-$ENVS}" PPO_MEMORIES="${PPO_MEMORIES:-MinGRU}"
+        DEEP_ENVS="${DEEP_ENVS:-$ENVS}" DEEP_MEMORIES="${DEEP_MEMORIES:-$MEMORIES}" PPO_ENVS="${PPO_ENVS:-$ENVS}" PPO_MEMORIES="${PPO_MEMORIES:-MinGRU}"
         ;;
     *) ENVS="${ENVS:-BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NoisyCartPoleEasy SkittlesEasy \
 NoisyCartPoleMedium SkittlesMedium}" ;;
@@ -16,7 +16,8 @@ esac
 source "$(dirname "$0")/common.sh"
 PARTS="${PARTS:-pqn ppo analyse}"
 MEMORIES="${MEMORIES:-MinGRU GRU LSTM LRU FFM FART GDN Attention}"
-DEEP_ENVS="${DEEP_ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}" # for the slower analyses
+DEEP_ENVS="${DEEP_ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}" # for all analyses but gap and bias
+DEEP_MEMORIES="${DEEP_MEMORIES:-MinGRU GRU LRU FART}"
 PPO_ENVS="${PPO_ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}"
 PPO_MEMORIES="${PPO_MEMORIES:-MinGRU GRU}"
 
@@ -51,17 +52,21 @@ train_ppo() {
 }
 
 analyse_all() {
-    local env episodes=64 traced=16 at=20 steps=25 runs deep=() # traced: episodes whose gradients are taken
+    local env memory episodes=64 traced=16 at=20 steps=25 runs deep=() # traced: episodes whose gradients are taken
     [ "$BUDGET" != smoke ] || episodes=2 traced=2 at=3 steps=3
     mapfile -t runs < <(runs_of "*__pqn_rnn__*")
-    analyse evaluate.py evaluate --runs "${runs[@]}" --twin both --episodes $episodes --seed 1
     analyse gap_and_bias.py gap_and_bias --runs "${runs[@]}" --no-memory MLP
     for env in $DEEP_ENVS; do
-        mapfile -t -O ${#deep[@]} deep < <(runs_of "${env}__*__pqn_rnn__*")
+        for memory in $DEEP_MEMORIES; do
+            mapfile -t -O ${#deep[@]} deep < <(runs_of "${env}__*__pqn_rnn__${memory}__*")
+        done
     done
+    analyse evaluate.py evaluate --runs "${deep[@]}" --twin both --episodes $episodes --seed 1
     analyse contamination.py contamination --runs "${deep[@]}" --episodes $episodes --at $at --first $at --steps $steps
     analyse recall_density.py recall_density --runs "${deep[@]}" --episodes $traced
     analyse last_frames.py last_frames --runs "${deep[@]}" --episodes $episodes --traced $traced
+    mapfile -t runs < <(runs_of "${DEEP_ENVS%% *}__*__pqn_rnn__${DEEP_MEMORIES%% *}__*")
+    analyse saliency.py saliency --runs "${runs[@]}" --seed "$first_seed" --twin both --kind gradient perturbation
     pages
 }
 

@@ -60,7 +60,7 @@ def table(rows: list[dict]) -> str:
         mean = f"{r['return_mean']:.4f} ± {r['return_standard_error']:.4f}"
         about = r["env_id"], r["player"], str(r["episodes"])
         lines.append([*about, mean, f"{r['return_min']:.3f}", f"{r['length_mean']:.1f}"])
-    return markdown(["id", "player", "episodes", "return, mean ± standard error", "least", "episode length"], lines)
+    return markdown(["id", "player", "episodes", "return, mean ± standard error", "lowest", "episode length"], lines)
 
 
 def main(args: Args) -> None:

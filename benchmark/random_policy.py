@@ -97,7 +97,7 @@ def table(rows: list[dict]) -> str:
     for r in rows:
         mean = f"{r['return_mean']:.4f} ± {r['return_standard_error']:.4f}"
         lines.append([r["env_id"], mean, f"{r['return_min']:.3f}", f"{r['return_max']:.3f}", f"{r['length_mean']:.1f}"])
-    return markdown(["id", "return, mean ± standard error", "least", "greatest", "episode length"], lines)
+    return markdown(["id", "return, mean ± standard error", "lowest", "highest", "episode length"], lines)
 
 
 def main(args: Args) -> None:

@@ -16,11 +16,13 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-import tyro
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 import popgym_arcade
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, check_limits
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,13 @@ class Args:
     """train on the partially observable twin"""
     algorithm: Literal["ppo", "recurrent_ppo"] = "ppo"
     """PPO of stable-baselines3, or RecurrentPPO (LSTM) of sb3-contrib; both with their policy for images"""
-    num_envs: int = 16
+    num_envs: Count = 16
     """environments stepped together"""
-    num_steps: int = 64
+    num_steps: Count = 64
     """steps of each environment between updates"""
-    total_timesteps: int = 20_000
+    total_timesteps: Count = 20_000
     """steps, all environments together"""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """seed of the environments and of the agent"""
     check: bool = False
     """run the checkers instead of training"""
@@ -146,6 +148,13 @@ def train(args: Args) -> Any:
     return model
 
 
+def main(args: Args) -> None:
+    """Runs the checkers or trains. Raises UserError for an unknown id."""
+    if args.env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS:
+        raise UserError(f"--env-id {args.env_id}: use an id of popgym_arcade")
+    check_limits(args)
+    check_all() if args.check else train(args)
+
+
 if __name__ == "__main__":
-    given = tyro.cli(Args)
-    check_all() if given.check else train(given)
+    launch(main, Args)

@@ -318,7 +318,7 @@ def table_of_sizes(rows: list[Row], sizes: list[int]) -> str:
         share = geometric_mean(row.fill_fraction for row in of_size)
         shown = (min(speeds), max(speeds), geometric_mean(speeds), fill)
         lines.append([f"{size:,}", *(f"{number:,.0f}" for number in shown), f"{share:.1%}"])
-    return markdown(["environments", "least", "greatest", "geometric mean", "fill, median", "share of the fill"], lines)
+    return markdown(["environments", "lowest", "highest", "geometric mean", "fill, median", "share of the fill"], lines)
 
 
 def family_and_level(env_id: str) -> tuple[str, str]:
@@ -340,7 +340,7 @@ def table_of_families(rows: list[Row]) -> str:
     lines = [[name, *(f"{of[key]:,.0f}" if key in of else "" for key in columns)] for name, of in speeds.items()]
     means = [[of[key] for of in speeds.values() if key in of] for key in columns]
     lines.append(["geometric mean", *(f"{geometric_mean(each):,.0f}" if each else "" for each in means)])
-    return markdown(["family", *head], lines)
+    return markdown(["game" if rows[0].env_id in ours() else "id", *head], lines)
 
 
 def draw(rows: list[Row], path: Path) -> None:

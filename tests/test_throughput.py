@@ -90,7 +90,7 @@ def rows_of(speeds: dict, **more) -> list[throughput.Row]:
 def test_the_table_has_families_by_difficulty_and_twin():
     speeds = {("TetrisEasy", "mdp"): 1000.0, ("TetrisHard", "pomdp"): 5.0, ("SkittlesEasy", "mdp"): 4000.0}
     assert throughput.table(rows_of(speeds | {("Catch-bsuite", "mdp"): 7.0})).splitlines() == [
-        "| family | Easy | Hard, partially observable |",
+        "| game | Easy | Hard, partially observable |",
         "|-|-|-|",
         "| Tetris | 1,000 | 5 |",
         "| Skittles | 4,000 |  |",
