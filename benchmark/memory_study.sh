@@ -2,24 +2,21 @@
 # Which memory, for which game, how far back (docs/study.md). Settings: see common.sh. PARTS, all of them by default:
 #   pqn      pqn_rnn.py with MEMORIES, and MLP (no memory), on both twins of ENVS
 #   ppo      ppo_rnn.py with PPO_MEMORIES, and MLP, on the partially observable twins of PPO_ENVS
-#   analyse  the analyses of the agents of part pqn
+#   analyse  gap and bias of part pqn, and the slower analyses of its DEEP_ENVS and DEEP_MEMORIES
 #   PARTS=pqn MEMORIES="MinGRU LRU" benchmark/memory_study.sh
 STEPS="${STEPS:-300000}"
-case "${BUDGET:-cpu}" in
-    smoke)
-        ENVS="${ENVS:-CartPoleEasy}" MEMORIES="${MEMORIES:-MinGRU}"
-        DEEP_ENVS="${DEEP_ENVS:-$ENVS}" DEEP_MEMORIES="${DEEP_MEMORIES:-$MEMORIES}" PPO_ENVS="${PPO_ENVS:-$ENVS}" PPO_MEMORIES="${PPO_MEMORIES:-MinGRU}"
-        ;;
-    *) ENVS="${ENVS:-BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NoisyCartPoleEasy SkittlesEasy \
-NoisyCartPoleMedium SkittlesMedium}" ;;
-esac
+if [ "${BUDGET:-cpu}" = smoke ]; then
+    ENVS="${ENVS:-CartPoleEasy}" MEMORIES="${MEMORIES:-MinGRU}"
+fi
+DEEP_ENVS="${DEEP_ENVS:-${ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}}"
+DEEP_MEMORIES="${DEEP_MEMORIES:-${MEMORIES:-MinGRU GRU LRU FART}}"
+PPO_ENVS="${PPO_ENVS:-${ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}}"
+PPO_MEMORIES="${PPO_MEMORIES:-${MEMORIES:-MinGRU GRU}}"
+ENVS="${ENVS:-BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NoisyCartPoleEasy SkittlesEasy NoisyCartPoleMedium SkittlesMedium}"
 source "$(dirname "$0")/common.sh"
 PARTS="${PARTS:-pqn ppo analyse}"
 MEMORIES="${MEMORIES:-MinGRU GRU LSTM LRU FFM FART GDN Attention}"
-DEEP_ENVS="${DEEP_ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}" # for all analyses but gap and bias
-DEEP_MEMORIES="${DEEP_MEMORIES:-MinGRU GRU LRU FART}"
-PPO_ENVS="${PPO_ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}"
-PPO_MEMORIES="${PPO_MEMORIES:-MinGRU GRU}"
+of_pqn=() of_both=() deep=() shown=() # patterns of run folders: for gap and bias, PPO and PQN, the others, saliency
 
 flags_of() { # algorithm, id -> flags
     case "$BUDGET $1" in
@@ -31,68 +28,58 @@ flags_of() { # algorithm, id -> flags
     esac
 }
 
+among() { # word, list of words: whether it is one of them
+    [[ " $2 " == *" $1 "* ]]
+}
+
 train_pqn() {
-    local env twin memory
+    local env twin memory runs
     for env in $ENVS; do
         for twin in $TWINS; do
             for memory in $MEMORIES MLP; do
                 train pqn_rnn.py --env-id "$env" "$(flag_of "$twin")" --memory "$memory" $(flags_of pqn "$env") --log-churn $seeds
+                runs="${places[-1]}/*__*"
+                of_pqn+=("$runs")
+                if [ "$twin" = pomdp ] && among "$env" "$PPO_ENVS" && among "$memory" "$PPO_MEMORIES MLP"; then of_both+=("$runs"); fi
+                if among "$env" "$DEEP_ENVS" && among "$memory" "$DEEP_MEMORIES"; then deep+=("$runs"); fi
+                if [ "$env $memory" = "${DEEP_ENVS%% *} ${DEEP_MEMORIES%% *}" ]; then shown+=("$runs"); fi
             done
         done
     done
+    report memory_study "Memories on both twins"
+    run benchmark/churn.py --runs "${of_pqn[@]}" --out "$OUT/memory_study_churn"
 }
 
-train_ppo() {
+train_ppo() { # and compares it with PQN, as far as that was trained
     local env memory
     for env in $PPO_ENVS; do
         for memory in $PPO_MEMORIES MLP; do
             train ppo_rnn.py --env-id "$env" --partial-obs --memory "$memory" $(flags_of ppo "$env") $seeds
+            of_both+=("${places[-1]}/*__*")
         done
     done
+    run benchmark/report.py --runs "${of_both[@]}" --out "$OUT/memory_study_ppo" --title "PPO and PQN" --by script+memory
 }
 
-analyse_all() {
-    local env memory episodes=64 traced=16 at=20 steps=25 runs deep=() # traced: episodes whose gradients are taken
+analyse_pqn() {
+    local episodes=64 traced=16 at=20 steps=25 # traced: episodes whose gradients are taken
     [ "$BUDGET" != smoke ] || episodes=2 traced=2 at=3 steps=3
-    mapfile -t runs < <(runs_of "*__pqn_rnn__*")
-    analyse gap_and_bias.py gap_and_bias --runs "${runs[@]}" --no-memory MLP
-    for env in $DEEP_ENVS; do
-        for memory in $DEEP_MEMORIES; do
-            mapfile -t -O ${#deep[@]} deep < <(runs_of "${env}__*__pqn_rnn__${memory}__*")
-        done
-    done
+    [ ${#shown[@]} -gt 0 ] ||
+        refuse "PARTS=$PARTS: analyse needs pqn, with the first of DEEP_ENVS and DEEP_MEMORIES among ENVS and MEMORIES"
+    analyse gap_and_bias.py gap_and_bias --runs "${of_pqn[@]}" --no-memory MLP
     analyse evaluate.py evaluate --runs "${deep[@]}" --twin both --episodes $episodes --seed 1
     analyse contamination.py contamination --runs "${deep[@]}" --episodes $episodes --at $at --first $at --steps $steps
     analyse recall_density.py recall_density --runs "${deep[@]}" --episodes $traced
     analyse last_frames.py last_frames --runs "${deep[@]}" --episodes $episodes --traced $traced
-    mapfile -t runs < <(runs_of "${DEEP_ENVS%% *}__*__pqn_rnn__${DEEP_MEMORIES%% *}__*")
-    analyse saliency.py saliency --runs "${runs[@]}" --seed "$first_seed" --twin both --kind gradient perturbation
+    analyse saliency.py saliency --runs "${shown[@]}" --seed "$first_seed" --twin both --kind gradient perturbation
     pages
-}
-
-compare_ppo() { # PPO next to PQN with the same memories
-    local env memory runs=()
-    for env in $PPO_ENVS; do
-        for memory in $PPO_MEMORIES MLP; do
-            mapfile -t -O ${#runs[@]} runs < <(runs_of "${env}__pomdp__*__${memory}__*")
-        done
-    done
-    run benchmark/report.py --runs "${runs[@]}" --out "$OUT/memory_study_ppo" --title "PPO and PQN" --by script+memory
 }
 
 for name in $PARTS; do
     case "$name" in
-        pqn)
-            train_pqn
-            report memory_study "Memories on both twins"
-            mapfile -t runs < <(runs_of "*__*")
-            run benchmark/churn.py --runs "${runs[@]}" --out "$OUT/memory_study_churn"
-            ;;
-        ppo)
-            train_ppo
-            compare_ppo
-            ;;
-        analyse) analyse_all ;;
+        pqn) train_pqn ;;
+        ppo) train_ppo ;;
+        analyse) analyse_pqn ;;
         *) refuse "PARTS=$PARTS: use some of pqn ppo analyse" ;;
     esac
 done
