@@ -380,8 +380,18 @@ def test_a_trajectory_is_the_agents_own_greedy_episode(folder, name):
         assert transition.action[0] == trajectory.action[t] and transition.reward[0] == trajectory.reward[t]
         assert bool(transition.terminated[0] | transition.truncated[0]) == (trajectory.over and t == len(obs) - 1)
         assert trajectory.start[t] == (t == 0)
-        assert trajectory.prev_action[t] == (trajectory.action[t - 1] if t else 0)
-        assert trajectory.prev_reward[t] == (trajectory.reward[t - 1] if t else 0)
+        read = t > 0 and name == "pqn_rnn"  # the other has no memory
+        assert trajectory.prev_action[t] == (trajectory.action[t - 1] if read else 0)
+        assert trajectory.prev_reward[t] == 0  # which these networks do not read
+
+
+def test_a_trajectory_has_the_resets_of_the_memory_and_the_games_own_rewards(folder):
+    """In this game, a life is lost at the first step of an episode, which is a termination for the learner."""
+    agent = agent_in(untrained("pqn_rnn", folder, env_id="counting_world:Counting"))
+    trajectory = max(record(agent, jax.random.key(0), 4), key=len)
+    assert trajectory.over and len(trajectory) > 2
+    np.testing.assert_array_equal(trajectory.start, np.arange(len(trajectory)) < 2)
+    np.testing.assert_array_equal(trajectory.reward, 1 + np.arange(len(trajectory)))
 
 
 def test_the_other_twin_sees_the_same_states(folder):
@@ -390,6 +400,14 @@ def test_the_other_twin_sees_the_same_states(folder):
     full, partial = (observations(agent, trajectory) for agent in (mdp, pomdp))
     np.testing.assert_array_equal(full[0], partial[0])
     assert (full != partial).any() and (mdp.twin, pomdp.twin) == ("mdp", "pomdp")
+
+
+def test_agents_are_analysed_with_the_parameters_of_their_evaluations(folder):
+    changes = {"env_params": ("num_levels=5",), "eval_env_params": ("num_levels=0", "start_level=7")}
+    agent = load_agent(untrained("pqn_mlp", folder, **PIXELS, **changes))
+    for twin in in_twins(agent, "both"):
+        assert twin.args.env_params == ("num_levels=0", "start_level=7") and twin.args.eval_env_params == ()
+        assert twin.saved.env_params == ("num_levels=5",)
 
 
 def test_a_title_says_what_is_played_and_by_which_agent(folder, run):

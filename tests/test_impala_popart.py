@@ -488,8 +488,8 @@ def test_saliency_reads_the_previous_reward_where_the_network_does(tmp_path):
     agent = load_agent(untrained("impala_popart", tmp_path, **changes))
     (trajectory,) = record(agent, jax.random.key(0), 1, steps=3)
     found = saliency.gradient_saliency(agent, trajectory)
-    np.testing.assert_allclose(trajectory.prev_reward, [0, *trajectory.reward[:2]])
-    assert trajectory.reward[0] == pytest.approx(100 / 200)
+    np.testing.assert_allclose(trajectory.reward, 1 / 200)
+    np.testing.assert_allclose(trajectory.prev_reward, [0, 100 / 200, 100 / 200])
     network, _ = fresh_params("impala_popart", agent.args)
     met = found.obs[:, None], trajectory.prev_action[:, None], trajectory.start[:, None]
     _, output = forward(network, agent.params, (), *met, trajectory.prev_reward[:, None])

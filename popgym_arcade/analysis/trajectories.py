@@ -16,6 +16,7 @@ from popgym_arcade.baselines.environment import is_arcade, make_env
 from popgym_arcade.baselines.scripts import script_of
 
 RECORD_STEPS = 32  # between two checks of whether the episodes are over
+OF_MEMORY = ("prev_action", "start", "prev_reward")  # what a script with a memory may read next to observations
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,12 @@ class Trajectory:
 
     state: Any  # of the environment, before each step, leaves [T, ...]
     obs: np.ndarray | None  # [T, ...]; None where `observations` draws it from the state
-    prev_action: np.ndarray  # like action; zero at an episode's first step, which follows no action
-    start: np.ndarray  # bool [T], True at an episode's first step
+    prev_action: np.ndarray  # like action, as the network read it; zero without a memory
+    start: np.ndarray  # bool [T], where the memory was reset: at the first step, or also after every lost life
+    prev_reward: np.ndarray  # float32 [T], in the units of learning; zero for a network that does not read it
     action: np.ndarray  # int32 [T], or float32 [T, A]
-    reward: np.ndarray  # float32 [T]
+    reward: np.ndarray  # float32 [T], in the game's own units
     over: bool  # whether the episode ended with the last step
-
-    @property
-    def prev_reward(self) -> np.ndarray:
-        """float32 [T]; zero at an episode's first step."""
-        return np.concatenate([np.zeros_like(self.reward[:1]), self.reward[:-1]])
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -59,8 +56,9 @@ def record_program(args: Any, episodes: int):
 
     def step(params, actor):
         before = {"state": actor.env_state, "obs": None if is_arcade(args) else actor.obs}
-        actor, transition, _ = act(params, actor, script.POLICIES["greedy"])
-        after = {"action": transition.action, "reward": transition.reward}
+        before |= {name: getattr(actor, name) for name in OF_MEMORY if hasattr(actor, name)}
+        actor, transition, info = act(params, actor, script.POLICIES["greedy"])
+        after = {"action": transition.action, "reward": info["raw_reward"]}
         return actor, before | after | {"over": transition.episode.over}
 
     def advance(params, actor):
@@ -74,13 +72,12 @@ def one_trajectory(met: dict) -> Trajectory:
     ends = np.flatnonzero(met["over"])
     length = int(ends[0]) + 1 if ends.size else len(met["over"])
     kept = jax.tree.map(lambda x: x[:length], met)
-    action = kept["action"]
+    without = {"prev_action": 0 * kept["action"], "start": np.arange(length) == 0, "prev_reward": 0 * kept["reward"]}
     return Trajectory(
+        **{name: kept.get(name, without[name]) for name in OF_MEMORY},
         state=kept["state"],
         obs=kept["obs"],
-        prev_action=np.concatenate([np.zeros_like(action[:1]), action[:-1]]),
-        start=np.arange(length) == 0,
-        action=action,
+        action=kept["action"],
         reward=kept["reward"],
         over=bool(ends.size),
     )

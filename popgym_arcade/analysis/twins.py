@@ -16,7 +16,8 @@ def load_in_twins(args: PlayArgs) -> list[Agent]:
 
 
 def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
-    """The agent on one twin (own, mdp, pomdp) or on both, in its own environment or in `env_id`.
+    """The agent on one twin (own, mdp, pomdp) or on both, in its own environment or in `env_id`, with the parameters of
+    its evaluations.
 
     Raises:
         UserError: if there are no twins, or if the observations or actions there differ from those of the training
@@ -30,6 +31,7 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
         raise UserError(f"--env-id {env_id} has observations of shape {other_shape}, but {agent.name} reads {shape}")
     if rest != other_rest:
         raise UserError(f"--env-id {env_id}: {agent.name} was trained on different observations or actions")
+    args = args.in_evaluation()
     if not is_arcade(args):
         return [dataclasses.replace(agent, args=args)]
     partial = {"own": [getattr(saved, "partial_obs", False)], "mdp": [False], "pomdp": [True], "both": [False, True]}
