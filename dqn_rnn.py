@@ -174,7 +174,7 @@ class Encoder(nn.Module):
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
             x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
-            # instance norm removes the static background, so that small changes are not drowned out
+            # instance norm removes each channel's mean, such as a plain background, so that small objects stand out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(32)(merge(x, 2)))
             x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))
@@ -485,7 +485,6 @@ def make_train(args: Args):
     network, begin, act = make_actor(args)
     buffer, item = make_replay(args)
     optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam())
-    most_truncations = -(-(args.num_steps - 1) // max(1, int(envs.env_params.max_steps_in_episode)))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)
@@ -532,7 +531,7 @@ def make_train(args: Args):
         past = jax.tree.map(lambda x: x[: args.burn_in], sequence)
         steps = jax.tree.map(lambda x: x[args.burn_in :], sequence)
         steps = steps.replace(reward=steps.reward / state.reward_scale.std)
-        slots = lay_out(steps, args.num_steps + 1 + most_truncations)
+        slots = lay_out(steps, args.num_steps + 1 + envs.most_truncations(args.num_steps - 1))
         observe = jax.vmap(envs.observe)
         inputs = carry, past.replace(seen=observe(past.seen)), slots.replace(seen=observe(slots.seen))
         _, target_next_q = read_sequence(network, state.target_params, *inputs)

@@ -3,8 +3,8 @@
 Run:   python last_frames.py --runs 'runs/MineSweeperEasy__*' --frames 1 2 4 8
 Page:  docs/last_frames.md
 
-At every step, the memory is cleared, reads the last k observations of the episode, and decides. The gradient of the
-last decision with respect to those frames, `recall_density.py`, says how much the agent looks at them.
+At every step, the memory is cleared, reads the last k observations of the episode, and decides. How much the agent
+looks at these frames is their share of the gradient of its last decision (see recall_density.py).
 
 Shapes: T steps, E episodes, K = k - 1 frames before the current one.
 """
@@ -166,10 +166,10 @@ class Measured:
     def of_episodes(self, frames: int | str) -> dict[str, np.ndarray]:
         """The columns MEASURES for a number of frames, a value for each episode.
 
-        `kept` is the share of what the agent earns above the random policy; nan if it earns nothing.
+        `kept` is the share of what the agent earns above the random policy; nan if it earns no more than that.
         """
         earned = self.returns[ALL].mean() - self.random_return
-        kept = (self.returns[frames] - self.random_return) / (earned or np.nan)
+        kept = (self.returns[frames] - self.random_return) / (earned if earned > 0 else np.nan)
         return dict(zip(MEASURES, (self.returns[frames], kept, self.looked_at[frames]), strict=True))
 
 

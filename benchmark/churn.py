@@ -11,8 +11,6 @@ last (Schaul et al. 2022, https://arxiv.org/abs/2206.00730). The table and the d
 seeds of the mean over a training, with 95% stratified bootstrap intervals (Agarwal et al. 2021).
 """
 
-import glob
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,21 +19,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-sys.path.append(str(Path(__file__).parent))
-from report import read_run, scalars  # noqa: E402
-
-from popgym_arcade.analysis.command_line import launch  # noqa: E402
-from popgym_arcade.analysis.interquartile import Estimate, estimate  # noqa: E402
-from popgym_arcade.analysis.tables import (  # noqa: E402
-    MEMORIES_IN_WORDS,
-    TWINS_IN_WORDS,
-    markdown,
-    read_csv,
-    write_table,
-)
-from popgym_arcade.baselines.errors import UserError  # noqa: E402
-from popgym_arcade.baselines.limits import PathName  # noqa: E402
-from popgym_arcade.baselines.running.churn import CHURN  # noqa: E402
+import popgym_arcade
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.interquartile import Estimate, estimate
+from popgym_arcade.analysis.runs import find_runs, read_run, scalars
+from popgym_arcade.analysis.tables import MEMORIES_IN_WORDS, TWINS_IN_WORDS, markdown, read_csv, write_table
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import PathName
+from popgym_arcade.baselines.running.churn import CHURN
 
 TENTHS = 10  # of a training
 COLUMNS = ("run", "memory", "env_id", "twin", "seed", "tenth", *CHURN)
@@ -63,9 +54,11 @@ class Args:
 
 
 def rows_of(folder: Path) -> Iterator[dict]:
-    """The rows of a run. Raises UserError if it is not a run, or was trained without --log-churn."""
+    """The rows of a run. Raises UserError if it is not a run on a game with twins, trained with --log-churn."""
     about, _ = read_run(folder)
     args = about["args"]
+    if args["env_id"] not in popgym_arcade.REGISTERED_ENVIRONMENTS:
+        raise UserError(f"{folder}: {args['env_id']} has no twins to compare")
     for seed in range(args["seed"], args["seed"] + args["num_seeds"]):
         seeded = folder / f"seed_{seed}"
         curves = {name: scalars(seeded if seeded.exists() else folder, f"charts/{name}") for name in CHURN}
@@ -86,13 +79,14 @@ def tenths(curve: list, total: int) -> np.ndarray:
 
 
 def collect(patterns: tuple[str, ...]) -> list[dict]:
-    """The rows of all runs. Raises UserError for a pattern that matches none."""
-    rows = []
-    for pattern in patterns:
-        folders = sorted(path for path in map(Path, glob.glob(pattern)) if (path / "eval.csv").exists())
-        if not folders:
-            raise UserError(f"--runs {pattern}: no run folder matches")
-        rows += [row for folder in folders for row in rows_of(folder)]
+    """The rows of all runs. Raises UserError for a pattern that matches none, and for a seed that appears twice."""
+    rows, runs = [], {}
+    for folder in find_runs(patterns):
+        for row in rows_of(folder):
+            cell = tuple(row[name] for name in ("memory", "env_id", "twin", "seed"))
+            if runs.setdefault(cell, folder) != folder:
+                raise UserError(f"{' '.join(map(str, cell))} appears twice, in {runs[cell]} and in {folder}")
+            rows.append(row)
     return rows
 
 

@@ -4,7 +4,8 @@
 #   SEEDS      consecutive seeds, trained together: "0 1 2"
 #   ENVS       ids: "CartPoleEasy NavigatorEasy"
 #   STEPS      steps of each training with BUDGET=cpu, in {pqn,ppo,dqn}_{mlp,rnn}.sh, analysis.sh and
-#              ten_games.sh, evaluated ten times on the way; AutoEncode trains twice as long with pqn_*
+#              ten_games.sh and memory_study.sh, evaluated ten times on the way; AutoEncode trains twice as long with
+#              pqn_*
 #   TWINS      mdp (fully observable), pomdp (partially observable) or both: "pomdp mdp"
 #   DRY_RUN=1  print the commands without running them
 #   RUN_DIR    folder of the runs (default: runs/LIST_BUDGET)
@@ -174,7 +175,7 @@ variant() { # script, name, sed expressions: edits a copy of the script and trai
 }
 
 code_of() { # script -> checksum of the script and of the package code that trainings use
-    { cat "$1" popgym_arcade/{,environments/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
+    { cat "$1" popgym_arcade/{,environments/,worlds/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
 }
 
 # Runs Python in the background, because bash handles a signal at once only while it waits for a background process.

@@ -16,14 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parent))
-from report import read_run  # noqa: E402
-
-from popgym_arcade.analysis.command_line import launch  # noqa: E402
-from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of  # noqa: E402
-from popgym_arcade.analysis.tables import markdown  # noqa: E402
-from popgym_arcade.baselines.errors import UserError  # noqa: E402
-from popgym_arcade.baselines.limits import PathName  # noqa: E402
+from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of
+from popgym_arcade.analysis.runs import read_run
+from popgym_arcade.analysis.tables import markdown
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import PathName
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ OUT_profile.csv.
 
 import csv
 import functools
-import glob
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -40,10 +39,10 @@ from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.interquartile import middle_half, numpy_seed
 from popgym_arcade.analysis.reference_returns import reference_returns
+from popgym_arcade.analysis.runs import find_runs, read_run, scalars
 from popgym_arcade.analysis.tables import MEMORIES_IN_WORDS, TWINS_IN_WORDS, markdown, read_csv, write_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
-from popgym_arcade.baselines.scripts import read_about
 
 FEWEST_CUT = 4  # with fewer values, an interquartile mean is the mean
 RESAMPLES = 2_000  # bootstrap samples of the seeds for an interval
@@ -81,33 +80,12 @@ class Args:
         """These arguments. Raises UserError for flags that do not go together."""
         if bool(self.docs) == bool(self.runs or self.csv) or bool(self.docs) == bool(self.out):
             raise UserError("give --runs or --csv, and --out; or --docs alone")
+        if self.solved is not None and not self.over:
+            raise UserError("--solved shows returns over a parameter: name it with --over")
         return self
 
 
 # --------------------------------------------------------------------------------------------------------------- runs
-
-
-def read_run(folder: Path) -> tuple[dict, list[dict]]:
-    """The contents of a run's `args.json`, and the rows of its `eval.csv`. Raises UserError if this is not a run."""
-    try:
-        rows = read_csv(folder / "eval.csv")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{folder} is not a run folder: {error}") from None
-    return read_about(folder), rows
-
-
-@functools.cache
-def read_events(folder: Path):
-    """All TensorBoard events of a folder."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes seconds to import
-
-    return EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-
-
-def scalars(folder: Path, tag: str) -> list:
-    """The points of a curve; empty if there is no such curve."""
-    events = read_events(folder)
-    return events.Scalars(tag) if tag in events.Tags()["scalars"] else []
 
 
 def last_episodes(folder: Path, count: int = 100, charts: str = "charts") -> float | None:
@@ -219,12 +197,7 @@ def collect(args: Args) -> list[dict]:
     Raises:
         UserError: if a pattern matches no run, the runs have no such argument, or none has been evaluated
     """
-    folders: dict[Path, None] = {}  # in order, each once
-    for pattern in args.runs:
-        matches = sorted(Path(match) for match in glob.glob(pattern) if (Path(match) / "eval.csv").exists())
-        if not matches:
-            raise UserError(f"--runs {pattern}: no run folder matches")
-        folders |= dict.fromkeys(match.resolve() for match in matches)
+    folders = find_runs(args.runs)
     names = [folder.name for folder in folders]
     shown = {folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders}
     for line in mixed_cells([read_run(folder)[0] for folder in folders], args.by):
@@ -362,6 +335,8 @@ def make_cells(rows: list[dict], by: str) -> list[Cell]:
         cells.append(Cell(*key, tuple(found[key])))
         for policy in {"greedy", "random"} - {row["policy"] for row in found[key]}:
             raise UserError(f"{by} {key[2]}, {key[0]}: no evaluation of the {policy} policy")
+        if not len(cells[-1].curve()[0]):
+            raise UserError(f"{by} {key[2]}, {key[0]}: no step at which all seeds were evaluated")
     return cells
 
 
@@ -942,8 +917,8 @@ def main(args: Args) -> None:
     if several:
         Path(f"{out}_summary.md").write_text(summary(arcade))
         draw_normalised(arcade, args, Path(f"{out}_normalised.png"))
-        if table_half_way(arcade):
-            Path(f"{out}_half_way.md").write_text(table_half_way(arcade))
+        if half_way := table_half_way(arcade):
+            Path(f"{out}_half_way.md").write_text(half_way)
     if together:
         Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
         profiles = profile_rows(together, args.by)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Other libraries' environments (docs/other-environments.md). Each part can be trained alone: PARTS="mujoco procgen".
-# Environments outside JAX train one seed after the other. Settings: see common.sh.
+# Environments outside JAX train one seed after the other; memory always trains five seeds, popart one. Settings: see
+# common.sh.
 #   OUT=docs/figures benchmark/worlds.sh
 WITHOUT="ENVS BUDGET TWINS STEPS"
 source "$(dirname "$0")/common.sh"

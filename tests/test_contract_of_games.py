@@ -251,6 +251,9 @@ def test_the_interface_of_a_gymnax_environment_is_checked():
             )
         },
     }
+    mistakes["Coin: step returns an info without final_observation"] = {
+        "step": lambda self, key, state, action, params: (*Coin().step(key, state, action, params)[:5], {})
+    }
     for message, methods in mistakes.items():
         env = type("Coin", (Coin,), methods)()
         with pytest.raises(ValueError, match=message):

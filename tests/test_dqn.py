@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import rlax
 from runs import assert_equal, resumed, rows
-from scripts import fresh_params, learned_return, programs, script, small, trained, usually
+from scripts import arcade, fresh_params, learned_return, programs, script, small, trained, usually
 
 import dqn_mlp
 import dqn_rnn
 import popgym_arcade
+from popgym_arcade.baselines.environment import in_parallel
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running import checkpoints, memory_use
 
@@ -163,6 +164,17 @@ def test_sequences_equal_reading_step_by_step(memory):
         if t < 7:
             goes_on = ~(steps.truncated[t] | steps.terminated[t])
             np.testing.assert_allclose(next_q[t - 3][goes_on], q[t - 2][goes_on], atol=1e-7)
+
+
+def test_a_sequence_has_room_for_every_truncation():
+    """An environment that truncates for reasons of its own may do so at every step."""
+    of_time_limit = small("dqn_rnn", env_params=("max_steps_in_episode=4",))
+    assert [in_parallel(of_time_limit).most_truncations(steps) for steps in (7, 8, 9)] == [2, 2, 3]
+    assert in_parallel(arcade("dqn_rnn")).most_truncations(201) == 2
+    own = in_parallel(small("dqn_rnn", env_id="counting_world:Counting", save_buffer=False))
+    assert own.most_truncations(7) == 7
+    early = type("Early", (type(in_parallel(of_time_limit).env),), {"is_truncated": lambda self, state, params: True})()
+    assert dataclasses.replace(in_parallel(of_time_limit), env=early).most_truncations(7) == 7
 
 
 def test_burn_in_gives_memory_but_no_gradient():

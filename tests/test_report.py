@@ -507,6 +507,10 @@ def test_a_map_shows_how_many_seeds_reach_a_return_and_when(tmp_path, monkeypatc
         ("--csv FOLDER/words.csv --out OUT", "line 2 has no valid return_mean"),
         ("--docs FOLDER/nowhere.md", "nowhere.md: no such page"),
         ("--runs FOLDER/a*", "give --runs or --csv, and --out; or --docs alone"),
+        (
+            "--runs FOLDER/a* --out FOLDER/out --solved 0.9",
+            "--solved shows returns over a parameter: name it with --over",
+        ),
         ("--csv FOLDER/none.csv --out OUT", "none.csv: No such file"),
         ("--csv FOLDER/a0/eval.csv --out OUT", "it lacks memory, run"),
         ("--docs FOLDER/page.md", "asks for nothing.md, which does not exist"),

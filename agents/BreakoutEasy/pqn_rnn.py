@@ -50,7 +50,7 @@ class Args(ArcadeArgs):
     learning_rate_end: UnitInterval = 0.0
     """final learning rate (with --anneal-lr)"""
     anneal_fraction: PositiveUnitInterval = 1.0
-    """fraction of TOTAL_TIMESTEPS over which the learning rate falls"""
+    """fraction of TOTAL_TIMESTEPS over which the learning rate falls (with --anneal-lr)"""
     num_envs: Count = 64
     """parallel environments"""
     num_steps: Count = 64
@@ -122,7 +122,7 @@ class Encoder(nn.Module):
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
             x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
-            # instance norm removes the static background, so that small changes are not drowned out
+            # instance norm removes each channel's mean, such as a plain background, so that small objects stand out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(32)(merge(x, 2)))
             x = nn.leaky_relu(dense(256)(x.reshape(len(obs), -1)))

@@ -1,7 +1,7 @@
 """Everything that is the same for every training.
 
-A training script contains the algorithm and imports the rest from here. Imports go one way: `errors`;
-`jax_defaults`; `devices` (where arrays live) and `networks` (memories, fast convolutions); `environment`, `scripts`,
-`limits`, `normalization`, `arguments` and `replay`; `running` (the run folder, checkpoints, curves, evaluation,
-signals). Needs the extra `baselines`.
+A training script contains the algorithm and imports the rest from here. Imports go one way: `errors`; `jax_defaults`;
+`devices` (where arrays live) and `networks` (memories, fast convolutions); `env_params`, `environment`, `scripts`,
+`limits`, `normalization`, `episode`, `arguments` and `replay`; `running` (the run folder, checkpoints, curves,
+evaluation, signals). Needs the extra `baselines`.
 """

@@ -25,7 +25,7 @@ TIME_BYTES = len("__20260101-000000-999")  # at the end of a run folder's name
 
 @dataclass(frozen=True)
 class RunArgs:
-    """The flags of every training script. A script adds `env_id`, `num_envs`, and those of its algorithm."""
+    """The flags of every training script, which adds `env_id`, `num_envs`, its algorithm's, and the `update_size`."""
 
     ACTIONS: ClassVar[type] = spaces.Discrete  # the kind of actions a script's policy chooses
 

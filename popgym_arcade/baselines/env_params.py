@@ -18,8 +18,9 @@ LEAST = {
     "frame_skip": 1,
     "frame_stack": 1,
     "stack_num": 1,
+    "memory_length": 1,
+    "repeat_action_probability": 0,
 }
-LEAST |= {"repeat_action_probability": 0}
 MOST = {"frame_stack": 64, "stack_num": 64, "frame_skip": 1000, "repeat_action_probability": 1}
 
 
@@ -44,6 +45,9 @@ def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
             raise UserError(f"--env-params {name}={value}: use {LEAST[name]} or more")
         if np.max(value) > MOST.get(name, np.inf):
             raise UserError(f"--env-params {name}={value}: use {MOST[name]} or less")
+    longest = env_params.max_steps_in_episode - 1
+    if "memory_length" in names and env_params.memory_length > longest:  # the question would never be asked
+        raise UserError(f"--env-params memory_length={env_params.memory_length}: use {longest} or less")
     return env_params
 
 

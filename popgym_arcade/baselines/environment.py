@@ -186,6 +186,13 @@ class ParallelEnvs:
         info = {"raw_reward": reward, "over": terminated | truncated} | info
         return obs, state, reward, terminated, truncated, info
 
+    def most_truncations(self, steps: int) -> int:
+        """How many of so many steps of one environment may be truncated: all, unless only the time limit truncates."""
+        kind = type(self.env)
+        if kind.is_truncated is Environment.is_truncated and kind.step in (Environment.step, ArcadeEnvironment.step):
+            return math.ceil(steps / max(1, int(self.env_params.max_steps_in_episode)))
+        return steps
+
     def seen(self, state: Any, obs: jax.Array) -> Any:
         """What to store for these observations: their states if `stores_states`, else the observations."""
         return state if self.stores_states else obs

@@ -40,6 +40,8 @@ def check_interface(name: str, env: Environment, params: Any) -> None:
     action = jax.eval_shape(action_space.sample, key)
     step = _traced(env, name, "step", env.step, key, state, action, params)
     _check_length(name, "step", step, ("observation", "state", "reward", "terminated", "truncated", "info"))
+    if "final_observation" not in step[5]:
+        raise ValueError(f"{name}: step returns an info without final_observation, the last one before a reset")
     _check_observation(name, "reset", obs, space)
     _check_observation(name, "step", step[0], space)
     _check_same(name, "step", state, step[1])

@@ -20,7 +20,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
-from popgym_arcade.baselines.environment import is_arcade
+import popgym_arcade
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.mirror import Mirror
 
@@ -169,7 +169,7 @@ class Records(Evaluations):
             self.scalar(f"{name}/eval_return", means[:, n], step)
         _, random = self.task_returns("random")
         changed = self.args.in_evaluation().env_params  # they may change the best possible return
-        if is_arcade(self.args) and random.size and not changed:
+        if {*self.args.env_ids} <= {*popgym_arcade.REGISTERED_ENVIRONMENTS} and random.size and not changed:
             self.scalar("eval/normalized_return", ((means - random[0]) / (BEST_RETURN - random[0])).mean(axis=1), step)
 
     def flush(self) -> None:
