@@ -537,12 +537,12 @@ def make_train(args: Args):
         _, target_next_q = read_sequence(network, state.target_params, *inputs)
         weight = importance_weights(sample.probabilities, beta_at(args, state.update)) if args.prioritized else 1.0
         rest = inputs, steps, target_next_q, weight
-        (_, (learned, priority)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *rest)
+        (_, (metrics, priority)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *rest)
         state = descend(state, grads, index).replace(key=key)
         if args.prioritized:
             priority = jnp.where(weight > 0, priority + MIN_PRIORITY, 0)
             state = state.replace(replay=buffer.set_priorities(state.replay, sample.indices, priority))
-        return state, jax.tree.map(jnp.add, sums, learned | {"grad_norm": optax.tree.norm(grads)})
+        return state, jax.tree.map(jnp.add, sums, metrics | {"grad_norm": optax.tree.norm(grads)})
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
@@ -558,10 +558,10 @@ def make_train(args: Args):
         reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
         learner = state.replace(reward_scale=reward_scale, replay=replay, actor=actor, key=learn_key)
         nothing = dict.fromkeys(LOSSES, jnp.float32(0))
-        learner, learned = jax.lax.fori_loop(0, gradient_steps, learn, (learner, nothing))
+        learner, metrics = jax.lax.fori_loop(0, gradient_steps, learn, (learner, nothing))
         state = learner.replace(key=key, update=state.update + 1)
-        learned["q_values"] *= reward_scale.std  # logged in the game's own unit
-        return state, learned | {"gradient_steps": gradient_steps} | episode_sums(rollout)
+        metrics["q_values"] *= reward_scale.std  # logged in the game's own unit
+        return state, metrics | {"gradient_steps": gradient_steps} | episode_sums(rollout)
 
     return init, update
 

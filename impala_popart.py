@@ -493,14 +493,14 @@ def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition",
     normalized = of_task(in_new_units(output.normalized, popart, new), task)[:-1]
     value_loss = 0.5 * jnp.square(normalized - (target - mean) / scale).mean()
     entropy = distribution.entropy().mean()
-    learned = {
+    metrics = {
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy,
         "rho": rho.mean(),
         "rho_clipped": (rho > args.rho_clip).mean(),
     }
-    return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, (learned, new)
+    return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, (metrics, new)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
@@ -690,25 +690,25 @@ def make_train(args: Args):
             batch = pick_envs((inputs, rollout), picked)
             carry, batch_task = pick_envs((state.actor.carry, task), picked, axis=0)
             weights, popart = params["params"], params["popart"]["statistics"]
-            grads, (learned, new) = jax.grad(loss, has_aux=True)(weights, popart, carry, *batch, batch_task)
+            grads, (metrics, new) = jax.grad(loss, has_aux=True)(weights, popart, carry, *batch, batch_task)
             # the rescaled head is trained, so rescale its gradient too
             weights = weights | {"value": preserved(weights["value"], popart, new)}
             rescaled = lambda x: x * jnp.broadcast_to(new.scale / popart.scale, x.shape)  # noqa: E731
             grads = grads | {"value": jax.tree.map(rescaled, grads["value"])}
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
-            learned |= {"grad_norm": optax.tree.norm(grads), "gradient_steps": jnp.float32(1)}
+            metrics |= {"grad_norm": optax.tree.norm(grads), "gradient_steps": jnp.float32(1)}
             params = {"params": optax.apply_updates(weights, updates), "popart": {"statistics": new}}
-            return (params, opt_state), learned
+            return (params, opt_state), metrics
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
         orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
-        (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
+        (params, opt_state), metrics = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
         past = jax.tree.map(lambda old, now: append(old[1:], now), state.past, state.params) if args.actor_lag else ()
         popart = params["popart"]["statistics"]
         statistics = {"popart_mean": popart.mean, "popart_scale": popart.scale}
         state = TrainState(params=params, past=past, opt_state=opt_state, actor=actor, key=key, update=state.update + 1)
-        return state, jax.tree.map(jnp.sum, learned) | task_sums(args, rollout) | statistics
+        return state, jax.tree.map(jnp.sum, metrics) | task_sums(args, rollout) | statistics
 
     return init, update
 

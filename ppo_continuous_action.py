@@ -202,10 +202,10 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
         squared_error = jnp.maximum(squared_error, jnp.square(clipped_value - target))
     value_loss = 0.5 * squared_error.mean()
     entropy = distribution.entropy().mean()
-    learned = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-    learned |= {"old_approx_kl": -log_ratio.mean(), "approx_kl": (ratio - 1 - log_ratio).mean()}
-    learned |= {"clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean()}
-    return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, learned
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics |= {"old_approx_kl": -log_ratio.mean(), "approx_kl": (ratio - 1 - log_ratio).mean()}
+    metrics |= {"clipfrac": (jnp.abs(ratio - 1) > args.clip_coef).mean()}
+    return policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss, metrics
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
@@ -340,34 +340,34 @@ def make_train(args: Args):
             """One gradient step on B steps of the rollout."""
             weights, opt_state = learner
             batch, *estimates = jax.tree.map(lambda x: x[None], picked)  # [1, B]
-            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(weights, state.params, batch, *estimates)
+            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(weights, state.params, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
-            return (optax.apply_updates(weights, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
+            return (optax.apply_updates(weights, updates), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
 
         def epoch(learning, order):
             """A pass over the rollout in the minibatches of this order."""
             before, stopped = learning
             picked = jax.vmap(functools.partial(pick_steps, (rollout, advantage, target)))(*order)
-            learner, learned = jax.lax.scan(minibatch, before, picked)
-            learned = jax.tree.map(jnp.sum, learned) | {"gradient_steps": jnp.float32(args.num_minibatches)}
+            learner, metrics = jax.lax.scan(minibatch, before, picked)
+            metrics = jax.tree.map(jnp.sum, metrics) | {"gradient_steps": jnp.float32(args.num_minibatches)}
             if args.target_kl is not None:  # once the policy has moved too far, an epoch has no effect
-                nothing = before, jax.tree.map(jnp.zeros_like, learned)
-                learner, learned = jax.tree.map(functools.partial(jnp.where, stopped), nothing, (learner, learned))
-                stopped |= learned["approx_kl"] / args.num_minibatches > args.target_kl
-            return (learner, stopped), learned
+                nothing = before, jax.tree.map(jnp.zeros_like, metrics)
+                learner, metrics = jax.tree.map(functools.partial(jnp.where, stopped), nothing, (learner, metrics))
+                stopped |= metrics["approx_kl"] / args.num_minibatches > args.target_kl
+            return (learner, stopped), metrics
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
         orders = shuffled(epoch_keys, args.num_envs, args.num_steps, args.num_minibatches)
         learning = (state.params["params"], state.opt_state), jnp.bool_(False)
-        ((weights, opt_state), _), learned = jax.lax.scan(epoch, learning, orders)
+        ((weights, opt_state), _), metrics = jax.lax.scan(epoch, learning, orders)
         # the new moments apply from the next rollout on, because the old probabilities were computed with the old ones
         obs = rollout.obs.swapaxes(0, 1).reshape(args.update_size, -1).astype(jnp.float32)
         params = {"params": weights, "moments": {"obs": state.params["moments"]["obs"].updated(obs)}}
         state = TrainState(
             params=params, opt_state=opt_state, actor=actor, reward_scale=reward_scale, key=key, update=state.update + 1
         )
-        return state, jax.tree.map(jnp.sum, learned) | value_sums(rollout.value, target) | episode_sums(rollout)
+        return state, jax.tree.map(jnp.sum, metrics) | value_sums(rollout.value, target) | episode_sums(rollout)
 
     return init, update
 

@@ -253,7 +253,7 @@ def run_as_the_paper(name, settings, family, folder):
     [
         ("PQN", "pqn_rnn", "CartPole", "CartPole, NoisyCartPole, AutoEncode"),
         ("PQN", "pqn_rnn", "BattleShip", "BattleShip, CountRecall"),
-        ("PQN", "pqn_rnn", "Navigator", "the other families"),
+        ("PQN", "pqn_rnn", "Navigator", "the other games"),
         ("PPO, where it differs from PQN", "ppo_rnn", "Navigator", ""),
     ],
 )

@@ -329,19 +329,19 @@ def make_train(args: Args):
             """One gradient step on B steps of the rollout."""
             params, opt_state = learner
             batch, batch_target = pick_steps((rollout, target), *picked)
-            (_, learned), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, batch_target)
+            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, batch_target)
             updates, opt_state = optimizer.update(grads, opt_state, params)
-            return (optax.apply_updates(params, updates), opt_state), learned | {"grad_norm": optax.tree.norm(grads)}
+            return (optax.apply_updates(params, updates), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
         order = jax.tree.map(jnp.concatenate, shuffled(epoch_keys, args.num_envs, args.num_steps, args.num_minibatches))
-        (params, opt_state), learned = jax.lax.scan(minibatch, (state.params, state.opt_state), order)
+        (params, opt_state), metrics = jax.lax.scan(minibatch, (state.params, state.opt_state), order)
         state = TrainState(
             params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
         )
-        learned["q_values"] *= reward_scale.std  # logged in the game's own unit
-        churn = churn_sums(args, learned.pop("changed"))
-        return state, jax.tree.map(jnp.mean, learned) | churn | episode_sums(rollout)
+        metrics["q_values"] *= reward_scale.std  # logged in the game's own unit
+        churn = churn_sums(args, metrics.pop("changed"))
+        return state, jax.tree.map(jnp.mean, metrics) | churn | episode_sums(rollout)
 
     return init, update
 
