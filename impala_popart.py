@@ -11,10 +11,8 @@ Environment e plays task e % N. `start[t]` arrives with `obs[t]`, True on an epi
 `truncated[t]` follow `action[t]`.
 """
 
-import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -27,10 +25,9 @@ import numpy as np
 import optax
 from flax import struct
 
-from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
-from popgym_arcade.baselines.environment import ParallelEnvs, final_values, in_parallel, is_pixels
+from popgym_arcade.baselines.environment import final_values, is_pixels
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, Range, UnitInterval
@@ -40,6 +37,7 @@ from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import explained_variance, nan_if_zero, repeat
 from popgym_arcade.baselines.running.run import Run
+from popgym_arcade.baselines.tasks import TasksArgs, tasks_in_parallel
 
 SAMPLE, GREEDY, RANDOM = range(3)  # policies: the agent's own, its most probable action, uniform
 POLICIES = {"random": RANDOM, "greedy": GREEDY}
@@ -54,7 +52,7 @@ OF_EACH_TASK = (  # sums [N]
 
 
 @dataclass(frozen=True)
-class Args(ArcadeArgs):
+class Args(TasksArgs):
     env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
     """ids as the other scripts' --env-id, with discrete actions, all with the same spaces"""
     reward_scales: tuple[float, ...] = ()
@@ -109,28 +107,6 @@ class Args(ArcadeArgs):
     """recompute the encoder in the backward pass, in eight pieces per minibatch: less memory, more time"""
 
     @property
-    def env_id(self) -> str:
-        """The id of a single task; for several, a word that stands for them in names."""
-        return self.env_ids[0] if len(self.env_ids) == 1 else f"multi-{len(self.env_ids)}"
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """The factor of each task's rewards."""
-        return self.reward_scales or (1.0,) * len(self.env_ids)
-
-    @property
-    def tasks(self) -> tuple["Args", ...]:
-        """These arguments for each task alone."""
-        each = zip(self.env_ids, self.scales, strict=True)
-        return tuple(dataclasses.replace(self, env_ids=(env_id,), reward_scales=(scale,)) for env_id, scale in each)
-
-    @property
-    def task_names(self) -> tuple[str, ...]:
-        """The tasks' ids, with the factor of the rewards if an id occurs twice: BreakoutEasy_x1000."""
-        named = zip(self.env_ids, self.scales, strict=True)
-        return tuple(name if self.env_ids.count(name) == 1 else f"{name}_x{scale:g}" for name, scale in named)
-
-    @property
     def update_size(self) -> int:
         """Steps of one rollout over all environments, T * E."""
         return self.num_envs * self.num_steps
@@ -142,41 +118,11 @@ class Args(ArcadeArgs):
 
     def check(self) -> None:
         self.check_names()
-        count = len(self.env_ids)
-        if self.num_envs % count:
-            below, above = self.num_envs // count * count, -(-self.num_envs // count) * count
-            envs = f"{below} or {above}" if below else above
-            raise UserError(f"--num-envs {self.num_envs} cannot be divided evenly among {count} tasks: use {envs}")
+        self.check_shares()
         if self.actor_lag >= self.num_updates:
             raise UserError(f"--actor-lag {self.actor_lag}: there are {self.num_updates} updates, use less")
         self.check_divides("num_minibatches", self.num_envs, "--num-envs")
-        self.check_devices(group=math.lcm(self.num_minibatches, count))
-
-    def check_names(self) -> None:
-        """Raises UserError unless there are tasks, each with a reward scale and a name of its own."""
-        if not self.env_ids:
-            raise UserError("--env-ids: name at least one")
-        if len(self.scales) != len(self.env_ids):
-            count = f"{len(self.scales)} numbers for {len(self.env_ids)} tasks"
-            raise UserError(f"--reward-scales: {count}, use one for each")
-        if not all(math.isfinite(scale) and scale > 0 for scale in self.scales):
-            raise UserError(f"--reward-scales {' '.join(map(str, self.scales))}: use numbers above 0")
-        twice = [name for name in self.task_names if self.task_names.count(name) > 1]
-        if twice:
-            raise UserError(f"--env-ids has {twice[0]} twice: leave one out, or give them different --reward-scales")
-
-    def check_tasks(self) -> None:
-        """Raises UserError as for a single task, and for tasks that one network cannot play."""
-        super().check_tasks()
-        found = {}
-        for task in self.tasks:
-            envs = in_parallel(task)
-            space = envs.observation_space
-            about = f"{jnp.dtype(space.dtype)}{list(space.shape)} observations, {envs.num_actions} actions"
-            found.setdefault(about, task.env_id)
-        if len(found) > 1:
-            each = "; ".join(f"{env_id} has {about}" for about, env_id in found.items())
-            raise UserError(f"--env-ids: all tasks need the same kind of observations and actions, but {each}")
+        self.check_devices(group=math.lcm(self.num_minibatches, len(self.env_ids)))
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -337,60 +283,6 @@ def forward(network: ActorCritic, params, carry, obs, prev_action, start, prev_r
     """
     prev_reward = jnp.zeros(start.shape, jnp.float32) if prev_reward is None else prev_reward
     return network.apply(params, carry, obs, prev_action, start, prev_reward)
-
-
-# ------------------------------------------------------------------------------------------------------------- tasks
-
-
-@dataclass(frozen=True)
-class ParallelTasks:
-    """The environments of all tasks, behind the interface of `ParallelEnvs`: environment e plays task e % N.
-
-    Devices hold neighbouring environments, so each has equally many of every task. States are a tuple with one entry
-    per task; with a single task, its states alone.
-    """
-
-    envs: tuple[ParallelEnvs, ...]
-
-    @property
-    def observation_space(self) -> Any:
-        return self.envs[0].observation_space
-
-    @property
-    def num_actions(self) -> int:
-        return self.envs[0].num_actions
-
-    def reset(self, keys: list[jax.Array], num_envs: int) -> tuple[jax.Array, Any]:
-        """First observations [E, ...] and states, from a key for each task; `num_envs` is per task."""
-        each = [envs.reset(key, num_envs) for envs, key in zip(self.envs, keys, strict=True)]
-        obs, states = zip(*each, strict=True)
-        return interleave(obs), bundle(states)
-
-    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
-        """One step of each, as of `ParallelEnvs`; with several tasks, `info` has the tuple of theirs, as "tasks"."""
-        count = len(self.envs)
-        states = state if count > 1 else (state,)
-        each = zip(self.envs, jax.random.split(key, count), states, action.reshape(-1, count).T, strict=True)
-        obs, states, *outcome, infos = zip(*(envs.step(*own) for envs, *own in each), strict=True)
-        of_all = {name: interleave([own[name] for own in infos]) for name in ("raw_reward", "over")}
-        info = of_all | {"tasks": infos} if count > 1 else infos[0]
-        return interleave(obs), bundle(states), *map(interleave, outcome), info
-
-    def final_observation(self, info: Any) -> tuple[tuple, Callable]:
-        """What the tasks' infos hold of final observations, and the function that turns it into them, [E, ...]."""
-        each = [envs.final_observation(own) for envs, own in zip(self.envs, info.get("tasks", (info,)), strict=True)]
-        finals, observe = zip(*each, strict=True)
-        return finals, lambda finals: interleave([f(final) for f, final in zip(observe, finals, strict=True)])
-
-
-def interleave(parts: Any) -> Any:
-    """Arrays [E / N, ...] of each task as one [E, ...]."""
-    return jnp.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) if len(parts) > 1 else parts[0]
-
-
-def bundle(parts: tuple) -> Any:
-    """The parts of all tasks as a tuple; with a single task, its part alone."""
-    return parts if len(parts) > 1 else parts[0]
 
 
 def of_task(values: jax.Array, task: jax.Array) -> jax.Array:
@@ -565,7 +457,7 @@ def make_actor(args: Args):
     `num_envs` is per task. `learner` holds the parameters that value the last observations of truncated episodes; None
     stands for `params`, which play. `info` is the step's.
     """
-    envs = ParallelTasks(tuple(in_parallel(task) for task in args.tasks))
+    envs = tasks_in_parallel(args)
     network = ActorCritic(args, envs.num_actions, is_pixels(envs.observation_space))
     count = len(args.env_ids)
 

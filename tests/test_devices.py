@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scripts import OFF_POLICY, arcade, script, small, usually
 
+from popgym_arcade.baselines import tasks
 from popgym_arcade.baselines.devices import minibatches as drawing
 from popgym_arcade.baselines.devices.mesh import anywhere, everywhere
 from popgym_arcade.baselines.environment import make_env
@@ -197,7 +198,7 @@ def test_keys_are_the_same_on_every_device():
 def test_environments_of_tasks_take_turns():
     """So that neighbours, which a device has, are of all tasks."""
     impala = script("impala_popart")
-    mixed = impala.interleave([jnp.array([0, 1, 2]), jnp.array([10, 11, 12])])
+    mixed = tasks.interleave([jnp.array([0, 1, 2]), jnp.array([10, 11, 12])])
     assert mixed.tolist() == [0, 10, 1, 11, 2, 12]
     args = arcade("impala_popart", env_ids=["CartPoleEasy", "BreakoutEasy"], num_envs=4)
     _, begin, _ = impala.make_actor(args)
