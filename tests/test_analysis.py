@@ -54,7 +54,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "popgym_arcade" / "analysis"
 MODULES = (  # of popgym_arcade.analysis; each imports only those before it
     *("colors", "command_line", "output", "tables", "reference_returns", "intervals", "interquartile"),
-    *("agents", "twins", "networks", "groups", "trajectories", "recall"),
+    *("runs", "agents", "twins", "networks", "groups", "trajectories", "recall"),
 )
 MAX_LINES = {
     **{"evaluate": 300, "saliency": 750, "recall_density": 480, "last_frames": 330, "contamination": 600},

@@ -13,7 +13,7 @@ import pytest
 from runs import parsed, resumed
 from scripts import ALL, script, small, usually
 
-from benchmark.report import read_events
+from popgym_arcade.analysis.runs import read_events
 from popgym_arcade.baselines.errors import Diverged, UserError
 from popgym_arcade.baselines.running import folder as run_folder
 from popgym_arcade.baselines.running import run as running
