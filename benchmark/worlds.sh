@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Other libraries' environments (docs/other-environments.md). Each part can be trained alone: PARTS="mujoco procgen".
+# Other libraries' environments (docs/other-environments-results.md). Each part can be trained alone: PARTS="mujoco procgen".
 # Environments outside JAX train one seed after the other; memory always trains five seeds, popart one. Settings: see
 # common.sh.
 #   OUT=docs/figures benchmark/worlds.sh
