@@ -53,9 +53,9 @@ for part in $PARTS; do
             games="AirRaid Carnival DemonAttack NameThisGame Pong SpaceInvaders"
             # shellcheck disable=SC2086
             train impala_popart.py --env-ids $(printf 'atari/%s-v5 ' $games) --value-normalization popart \
-                --env-params full_action_space=True clip_reward=False frame_stack=4 --num-envs 48 $(smoke_or 1000000) \
-                --eval-every 200000 --eval-episodes 2 --eval-env-params max_steps_in_episode=3000 --seed "$first_seed"
-            report worlds_popart "impala_popart.py, six Atari games" --by value_normalization
+                --env-params full_action_space=True clip_reward=False frame_stack=4 --num-envs 48 $(smoke_or 6000000) \
+                --eval-every 500000 --eval-episodes 4 --eval-env-params max_steps_in_episode=3000 --seed "$first_seed"
+            report worlds_popart "impala_popart.py, six Atari games" --by value_normalization --training
             ;;
         *) refuse "PARTS=$PARTS: use some of mujoco device memory procgen pong popart" ;;
     esac
