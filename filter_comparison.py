@@ -23,10 +23,11 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from tqdm import tqdm
 
-from popgym_arcade.analysis.agents import Agent, each_seed, find_runs, load_agent, one_seed, params_at, saved_steps
+from popgym_arcade.analysis.agents import Agent, each_seed, load_agent, one_seed, params_at, saved_steps
 from popgym_arcade.analysis.command_line import AnalysisArgs, launch
 from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.environment import is_pixels, make_env
@@ -218,8 +219,7 @@ def snapshots_of(folders: list[Path], args: Args) -> list[Snapshot]:
         steps = [0, *saved_steps(agent.folder)] if args.step is None else [args.step]
         for step in tqdm(steps, agent.name, unit="checkpoint", leave=False, disable=None):
             for seed in each_seed(dataclasses.replace(agent, params=params_at(agent, step))):
-                filters = filters_of(seed)
-                found.append(Snapshot(dataclasses.replace(seed, params=None), group, step, filters))
+                found.append(Snapshot(dataclasses.replace(seed, params=None), group, step, filters_of(seed)))
     shapes = {str({key: x.shape for key, x in each.filters.items()}): each.agent.name for each in found}
     if len(shapes) > 1:
         one, other = list(shapes.values())[:2]

@@ -29,7 +29,7 @@ from popgym_arcade.analysis.agents import Agent, describe
 from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
 from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, in_panel, load_all, title_of_panel
-from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.analysis.intervals import over_agents
 from popgym_arcade.analysis.networks import other_inputs
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.recall import recall_density
@@ -191,16 +191,10 @@ def measure(agent: Agent, args: Args) -> Measured:
 
 
 def mean_and_interval(each: list[np.ndarray]) -> dict[str, float]:
-    """Mean over agents and 95% bootstrap interval, as "", "_low" and "_high", from the values of their episodes.
-
-    The interval is over agents or, with a single one, over its episodes. An agent without a value is left out.
-    """
+    """The mean and 95% interval of `over_agents`, as "", "_low" and "_high". An agent without a value is left out."""
     each = [values for values in each if values.size and not np.isnan(values).any()]
-    if not each:
-        return {"": np.nan, "_low": np.nan, "_high": np.nan}
-    units = each[0] if len(each) == 1 else np.array([values.mean() for values in each])
-    low, high = interval(units)
-    return {"": units.mean(), "_low": low, "_high": high}
+    found = map(float, over_agents(each)) if each else (np.nan,) * 3
+    return dict(zip(("", "_low", "_high"), found, strict=True))
 
 
 def rows_of(group: str, found: list[Measured]) -> list[dict]:

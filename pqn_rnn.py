@@ -27,7 +27,7 @@ from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitI
 from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.normalization import RewardScale
-from popgym_arcade.baselines.running.churn import check_churn, churn_curves, churn_sums
+from popgym_arcade.baselines.running.churn import changed, check_churn, churn_curves, churn_sums
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat
 from popgym_arcade.baselines.running.run import Run
@@ -347,8 +347,7 @@ def make_train(args: Args):
         _, output = forward(network, params, carry, jax.vmap(envs.observe)(batch.seen), batch.prev_action, batch.start)
         q = jnp.take_along_axis(output.q, batch.action[..., None], axis=-1)[..., 0]
         td_loss = 0.5 * jnp.square(q - target).mean()
-        changed = output.q.argmax(axis=-1) != batch.greedy
-        return td_loss, {"td_loss": td_loss, "q_values": q.mean(), "changed": changed.mean()}
+        return td_loss, {"td_loss": td_loss, "q_values": q.mean(), "changed": changed(output.q, batch.greedy)}
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)

@@ -22,7 +22,7 @@ from popgym_arcade.analysis.agents import Agent, describe
 from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
 from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, in_panel, load_all, title_of_panel
-from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.analysis.intervals import over_agents
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.recall import recall_density
 from popgym_arcade.analysis.tables import write_csv
@@ -93,18 +93,12 @@ class Recall:
 
 
 def mean_and_interval(recalls: list[Recall], measure: Callable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean of measure(delta) -> [K] and 95% bootstrap interval, [K] each: over agents, or over a single one's episodes.
-
-    Each agent has the same weight, however many episodes it has; one without any is left out.
-    """
+    """Mean of measure(delta) -> [K] and its 95% interval, see `over_agents`. An agent without episodes is left out."""
     recalls = [recall for recall in recalls if recall.deltas]
     if not recalls:
         size = np.shape(measure(np.ones(1)))
         return (np.full(size, np.nan),) * 3
-    each = [np.stack([measure(delta) for delta in recall.deltas]) for recall in recalls]  # [episodes, K]
-    units = each[0] if len(each) == 1 else np.stack([values.mean(axis=0) for values in each])
-    low, high = np.transpose([interval(column) for column in units.T])
-    return units.mean(axis=0), low, high
+    return over_agents([np.stack([measure(delta) for delta in recall.deltas]) for recall in recalls])
 
 
 def row_of(group: str, recalls: list[Recall]) -> dict:

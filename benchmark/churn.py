@@ -81,7 +81,7 @@ def tenths(curve: list, total: int) -> np.ndarray:
 def collect(patterns: tuple[str, ...]) -> list[dict]:
     """The rows of all runs. Raises UserError for a pattern that matches none, and for a seed that appears twice."""
     rows, runs = [], {}
-    for folder in find_runs(patterns):
+    for folder in find_runs(patterns, holding="eval.csv"):
         for row in rows_of(folder):
             cell = tuple(row[name] for name in ("memory", "env_id", "twin", "seed"))
             if runs.setdefault(cell, folder) != folder:
@@ -110,10 +110,12 @@ def of_memory(rows: list[dict], memory: str, twin: str, name: str) -> Estimate |
 
 def memories_of(rows: list[dict]) -> list[str]:
     """The memories in the order of the picture: that with the most churn on the partially observable twin first."""
-    names = list(dict.fromkeys(row["memory"] for row in rows))
     twin = "pomdp" if any(row["twin"] == "pomdp" for row in rows) else "mdp"
-    found = {name: of_memory(rows, name, twin, "churn_per_step") for name in names}
-    return sorted(names, key=lambda name: -found[name].value if found[name] else 0.0)
+    found: dict[str, list[float]] = {row["memory"]: [] for row in rows}
+    for row in rows:
+        if row["twin"] == twin:
+            found[row["memory"]].append(float(row["churn_per_step"]))
+    return sorted(found, key=lambda name: -np.nanmean(found[name]) if found[name] else 0.0)
 
 
 def table(rows: list[dict]) -> str:
@@ -152,7 +154,7 @@ def draw_over_time(axes: Axes, rows: list[dict]) -> None:
     """The mean over all memories, ids and seeds for each tenth, and the middle half of ids and memories as a band."""
     middle = (np.arange(TENTHS) + 0.5) / TENTHS
     for twin, color in COLORS.items():
-        found = [by_id(rows, memory, twin, "churn_per_step") for memory in memories_of(rows)]
+        found = [by_id(rows, memory, twin, "churn_per_step") for memory in {row["memory"] for row in rows}]
         cells = np.array([np.nanmean(seeds, axis=0) for churn in found for seeds in churn])  # [memories * ids, 10]
         if len(cells):
             axes.plot(middle, np.nanmean(cells, axis=0), "o-", color=color, markersize=4, label=TWINS_IN_WORDS[twin])

@@ -68,6 +68,7 @@ first_seed="${1:-}" num_seeds=$#
     refuse "SEEDS=$SEEDS: use consecutive numbers, such as \"0 1 2\""
 [[ $STEPS =~ ^[1-9][0-9]+$ ]] || refuse "STEPS=$STEPS: use a whole number, 10 or more"
 tiny="--total-timesteps 1 --num-envs 4 --num-steps 8 --num-minibatches 2 --eval-every 0 --eval-episodes 1 --hidden-size 16" # of pqn_* and ppo_*
+gpu="--total-timesteps 10000000 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" # of pqn_* and ppo_*
 cpu_steps="--total-timesteps $STEPS --eval-every $((STEPS / 10)) --eval-episodes 64"
 seeds="--seed $first_seed --num-seeds $num_seeds" # flags of all scripts
 # earlier defaults, for the lists whose published results were measured with them

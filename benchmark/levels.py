@@ -20,10 +20,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import evaluate  # noqa: E402
-from popgym_arcade.analysis.agents import Agent, find_runs, load_agent  # noqa: E402
+from popgym_arcade.analysis.agents import Agent, load_agent  # noqa: E402
 from popgym_arcade.analysis.command_line import AnalysisArgs, launch  # noqa: E402
 from popgym_arcade.analysis.intervals import interval  # noqa: E402
 from popgym_arcade.analysis.output import new_folder  # noqa: E402
+from popgym_arcade.analysis.runs import find_runs  # noqa: E402
 from popgym_arcade.analysis.tables import markdown, read_csv, write_csv  # noqa: E402
 from popgym_arcade.baselines.errors import UserError  # noqa: E402
 from popgym_arcade.baselines.limits import Count, NonNegativeInt  # noqa: E402

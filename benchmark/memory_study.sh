@@ -23,7 +23,7 @@ flags_of() { # algorithm, id -> flags
         "smoke "*) echo "$tiny" ;;
         "cpu pqn") echo "$cpu_steps $(pqn_flags_of "$2")" ;;
         "cpu ppo") echo "$cpu_steps" ;;
-        "gpu "*) echo "--total-timesteps 10000000 --hidden-size 512 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
+        "gpu "*) echo "$gpu --hidden-size 512" ;;
         "paper "*) echo "$(published "$1") --hidden-size 512 --total-timesteps 100000000" ;;
     esac
 }

@@ -6,7 +6,7 @@ for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="$tiny" ;;
         cpu) flags="$cpu_steps" ;;
-        gpu) flags="--total-timesteps 10000000 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
+        gpu) flags="$gpu" ;;
         paper) flags="$(published ppo) --total-timesteps $(published_steps "$env")" ;;
     esac
     for twin in $TWINS; do

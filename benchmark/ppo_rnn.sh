@@ -7,7 +7,7 @@ for env in $ENVS; do
     case "$BUDGET" in
         smoke) flags="$tiny" ;;
         cpu) flags="$cpu_steps" ;;
-        gpu) flags="--total-timesteps 10000000 --hidden-size 512 --num-envs 512 --num-minibatches 16 --precision bfloat16 --eval-every 500000 --eval-episodes 128" ;;
+        gpu) flags="$gpu --hidden-size 512" ;;
         paper) flags="$(published ppo) --hidden-size 512 --total-timesteps $(published_steps "$env")" ;;
     esac
     for twin in $TWINS; do

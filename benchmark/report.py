@@ -197,7 +197,7 @@ def collect(args: Args) -> list[dict]:
     Raises:
         UserError: if a pattern matches no run, the runs have no such argument, or none has been evaluated
     """
-    folders = find_runs(args.runs)
+    folders = find_runs(args.runs, holding="eval.csv")
     names = [folder.name for folder in folders]
     shown = {folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders}
     for line in mixed_cells([read_run(folder)[0] for folder in folders], args.by):

@@ -18,8 +18,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from popgym_arcade.analysis.agents import find_runs, load_agent, one_seed
+from popgym_arcade.analysis.agents import load_agent, one_seed
 from popgym_arcade.analysis.command_line import launch
+from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.analysis.tables import read_csv, write_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName

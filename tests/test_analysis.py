@@ -29,7 +29,6 @@ import evaluate
 import recall_density
 from popgym_arcade.analysis import intervals
 from popgym_arcade.analysis.agents import (
-    find_runs,
     first_params,
     load_agent,
     load_agents,
@@ -42,6 +41,7 @@ from popgym_arcade.analysis.groups import groups_of, title_of
 from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.analysis.trajectories import observations, record
 from popgym_arcade.analysis.twins import in_twins
 from popgym_arcade.baselines.errors import UserError

@@ -35,7 +35,10 @@ REFUSED = [
     ("--env-params max_steps_in_episode=0", "max_steps_in_episode=0: use 1 or more"),
     ("--env-id CartPole-v1 --env-params max_steps_in_episode=-5", "max_steps_in_episode=-5: use 1 or more"),
     ("--env-id MemoryChain-bsuite --env-params memory_length=0", "memory_length=0: use 1 or more"),
-    ("--env-id MemoryChain-bsuite --env-params memory_length=1280", "memory_length=1280: use 999 or less"),
+    (
+        "--env-id MemoryChain-bsuite --env-params memory_length=1000",
+        "use less than max_steps_in_episode, which is 1000",
+    ),
     ("--env-params max_steps_in_episode=9 max_steps_in_episode=9", "has max_steps_in_episode 2 times: give it once"),
     ("--total-timesteps 1.5", "--total-timesteps 1.5: use a whole number"),
     (f"--exp-name {'x' * 300}", "makes the folder's name too long: use one that is"),

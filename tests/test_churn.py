@@ -68,7 +68,7 @@ def test_what_cannot_be_shown_is_refused(tmp_path):
         ({"runs": (f"{tmp_path}/chain/*",)}, "MemoryChain-bsuite has no twins to compare"),
         ({"runs": (f"{tmp_path}/[ab]/*",)}, "GRU SkittlesEasy pomdp 0 appears twice"),
         ({"runs": (f"{tmp_path}/runs/*",)}, "train it with --log-churn"),
-        ({"runs": (f"{tmp_path}/none/*",)}, "no run folder matches"),
+        ({"runs": (f"{tmp_path}/none/*",)}, "no run folder there"),
         ({}, "give --runs or --csv"),
     ):
         with pytest.raises(UserError, match=error):

@@ -26,7 +26,7 @@ from test_resume import interrupted
 import pqn_mlp
 import pqn_rnn
 from popgym_arcade import play
-from popgym_arcade.analysis.agents import find_runs
+from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import OneOf, flag, limits_of, plain

@@ -16,7 +16,8 @@ import contamination
 import evaluate
 import recall_density
 import saliency
-from popgym_arcade.analysis.agents import find_runs, load_agent, one_seed
+from popgym_arcade.analysis.agents import load_agent, one_seed
+from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.analysis.trajectories import record
 from popgym_arcade.baselines.errors import UserError
 

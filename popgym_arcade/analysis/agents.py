@@ -5,9 +5,7 @@ Loading an agent executes the copy of the training script in its run folder, see
 
 import dataclasses
 import functools
-import glob
 import itertools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,10 +13,10 @@ from typing import Any
 
 import jax
 
+from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.baselines.devices.mesh import seed_by_seed
 from popgym_arcade.baselines.environment import in_names, is_arcade
 from popgym_arcade.baselines.errors import UserError, WrongType, one_line
-from popgym_arcade.baselines.limits import expanded, not_utf8
 from popgym_arcade.baselines.running.checkpoints import find_checkpoint, is_sound, restore
 from popgym_arcade.baselines.running.command_line import read_args
 from popgym_arcade.baselines.running.evaluation import make_keys
@@ -52,25 +50,6 @@ def twin_name(args: Any) -> str:
     if not is_arcade(args):
         return "single"
     return "pomdp" if args.partial_obs else "mdp"
-
-
-def find_runs(patterns: tuple[str, ...]) -> list[Path]:
-    """The run folders that match the patterns, each once. Raises UserError for a pattern that matches none."""
-    folders: dict[Path, None] = {}
-    for pattern in map(os.path.expanduser, patterns):
-        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
-        found = [path for path in map(Path, paths) if (path / "args.json").is_file()]
-        if not found:
-            raise UserError(f"--runs {pattern}: no run folder there (one with an args.json)")
-        folders |= dict.fromkeys(path.resolve() for path in found)
-    for folder in folders:
-        try:
-            expanded(str(folder))
-        except UnicodeEncodeError as error:
-            raise UserError(f"--runs {not_utf8(error.object)}") from None
-    if not folders:
-        raise UserError("--runs: name a run folder, or a pattern that matches some")
-    return list(folders)
 
 
 def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:

@@ -3,22 +3,36 @@
 import csv
 import functools
 import glob
+import os
 from pathlib import Path
 from typing import Any
 
 from popgym_arcade.analysis.tables import read_csv
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import expanded, not_utf8
 from popgym_arcade.baselines.scripts import read_about
 
 
-def find_runs(patterns: tuple[str, ...]) -> list[Path]:
-    """The run folders that match the patterns, in order, each once. Raises UserError for one that matches none."""
+def find_runs(patterns: tuple[str, ...], holding: str = "args.json") -> list[Path]:
+    """The run folders that match the patterns and have this file, each once.
+
+    Raises:
+        UserError: for a pattern that matches none, and without a pattern
+    """
     folders: dict[Path, None] = {}
-    for pattern in patterns:
-        matches = sorted(Path(match) for match in glob.glob(pattern) if (Path(match) / "eval.csv").exists())
-        if not matches:
-            raise UserError(f"--runs {pattern}: no run folder matches")
-        folders |= dict.fromkeys(match.resolve() for match in matches)
+    for pattern in map(os.path.expanduser, patterns):
+        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
+        found = [path for path in map(Path, paths) if (path / holding).is_file()]
+        if not found:
+            raise UserError(f"--runs {pattern}: no run folder there (one with an {holding})")
+        folders |= dict.fromkeys(path.resolve() for path in found)
+    for folder in folders:
+        try:
+            expanded(str(folder))
+        except UnicodeEncodeError as error:
+            raise UserError(f"--runs {not_utf8(error.object)}") from None
+    if not folders:
+        raise UserError("--runs: name a run folder, or a pattern that matches some")
     return list(folders)
 
 

@@ -13,10 +13,11 @@ from typing import ClassVar, Self
 import jax
 from gymnax.environments import spaces
 
+from popgym_arcade.baselines import limits
 from popgym_arcade.baselines.env_params import MAX_INT
 from popgym_arcade.baselines.environment import check_host, in_names, is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, nearest_divisors, plain
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, plain
 from popgym_arcade.baselines.scripts import script_name, script_of
 
 MAX_NAME_BYTES = 255  # of a folder's name, on common file systems
@@ -25,7 +26,9 @@ TIME_BYTES = len("__20260101-000000-999")  # at the end of a run folder's name
 
 @dataclass(frozen=True)
 class RunArgs:
-    """The flags of every training script, which adds `env_id`, `num_envs`, its algorithm's, and the `update_size`."""
+    """The flags of every training script. A script adds `env_id`, `num_envs`, those of its algorithm, and the property
+    `update_size`.
+    """
 
     ACTIONS: ClassVar[type] = spaces.Discrete  # the kind of actions a script's policy chooses
 
@@ -149,15 +152,14 @@ class RunArgs:
         """Raises UserError, naming the nearest divisors, unless the flag `name` divides `number`, called `what`."""
         divisor = getattr(self, name)
         if number % divisor:
-            nearest = nearest_divisors(number, divisor)
+            nearest = limits.nearest_divisors(number, divisor)
             raise UserError(f"{flag(name)} {divisor} does not divide {what} {number}: use {nearest}")
 
     def check_divides_or_multiple(self, name: str, other: str) -> None:
         """Raises UserError, naming the nearest valid values, unless one of these two flags divides the other."""
         value, unit = getattr(self, name), getattr(self, other)
         if value % unit and unit % value:
-            below = value // unit * unit
-            nearest = f"{below} or {below + unit}" if below else nearest_divisors(unit, value)
+            nearest = limits.nearest_multiples(value, unit) if value > unit else limits.nearest_divisors(unit, value)
             neither = f"{flag(name)} {value} neither divides {flag(other)} {unit} nor is a multiple of it"
             raise UserError(f"{neither}: use {nearest}")
 
@@ -168,12 +170,10 @@ class RunArgs:
             raise UserError(f"--num-devices {self.num_devices}: use a number from 1 to {available}, or 0 for all")
         groups = self.num_envs // group
         if groups % count and self.num_seeds % count:
-            multiple = group * count
-            below, above = self.num_envs // multiple * multiple, -(-self.num_envs // multiple) * multiple
-            envs = f"{below} or {above}" if below else above
+            envs = limits.nearest_multiples(self.num_envs, group * count)
             raise UserError(
                 f"{count} devices cannot share --num-envs {self.num_envs} in groups of {group}: use --num-envs {envs}, "
-                f"or --num-devices {nearest_divisors(groups, count)}, or a multiple of {count} as --num-seeds"
+                f"or --num-devices {limits.nearest_divisors(groups, count)}, or a multiple of {count} as --num-seeds"
             )
 
     def check_memory_size(self) -> None:

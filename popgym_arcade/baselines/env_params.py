@@ -21,6 +21,7 @@ LEAST = {
     "memory_length": 1,
     "repeat_action_probability": 0,
 }
+BELOW = {"memory_length": "max_steps_in_episode"}  # the question comes after so many steps
 MOST = {"frame_stack": 64, "stack_num": 64, "frame_skip": 1000, "repeat_action_probability": 1}
 
 
@@ -45,9 +46,8 @@ def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
             raise UserError(f"--env-params {name}={value}: use {LEAST[name]} or more")
         if np.max(value) > MOST.get(name, np.inf):
             raise UserError(f"--env-params {name}={value}: use {MOST[name]} or less")
-    longest = env_params.max_steps_in_episode - 1
-    if "memory_length" in names and env_params.memory_length > longest:  # the question would never be asked
-        raise UserError(f"--env-params memory_length={env_params.memory_length}: use {longest} or less")
+        if name in BELOW and value >= (limit := getattr(env_params, BELOW[name])):
+            raise UserError(f"--env-params {name}={value}: use less than {BELOW[name]}, which is {limit}")
     return env_params
 
 

@@ -179,3 +179,9 @@ def nearest_divisors(number: int, wanted: int) -> str:
     divisors = {*small, *(number // n for n in small)}
     nearest = [max(n for n in divisors if n < wanted), *sorted(n for n in divisors if n > wanted)[:1]]
     return " or ".join(map(str, nearest))
+
+
+def nearest_multiples(number: int, unit: int) -> str:
+    """The multiples of `unit` just below and above `number`, which is none, as "8 or 12"; 0 is left out."""
+    below = number // unit * unit
+    return " or ".join(str(multiple) for multiple in (below, below + unit) if multiple)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from popgym_arcade.baselines.arguments import ArcadeArgs
 from popgym_arcade.baselines.environment import ParallelEnvs, in_parallel
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import nearest_multiples
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,7 @@ class TasksArgs(ArcadeArgs):
         """Raises UserError unless every task gets the same number of environments."""
         count = len(self.env_ids)
         if self.num_envs % count:
-            below, above = self.num_envs // count * count, -(-self.num_envs // count) * count
-            envs = f"{below} or {above}" if below else above
+            envs = nearest_multiples(self.num_envs, count)
             raise UserError(f"--num-envs {self.num_envs} cannot be divided evenly among {count} tasks: use {envs}")
 
     def check_tasks(self) -> None:

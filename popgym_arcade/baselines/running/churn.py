@@ -19,12 +19,17 @@ def check_churn(args: Any) -> None:
         raise UserError("--log-churn compares gradient steps: use --num-minibatches or --update-epochs 2 or more")
 
 
-def churn_sums(args: Any, changed: jax.Array) -> dict[str, jax.Array]:
+def changed(q: jax.Array, greedy: jax.Array) -> jax.Array:
+    """The share of steps, float32 [], whose greedy action by q[..., A] is not `greedy` [...], that of the play."""
+    return (q.argmax(axis=-1) != greedy).mean()
+
+
+def churn_sums(args: Any, shares: jax.Array) -> dict[str, jax.Array]:
     """Churn after one gradient step, and at the last minibatch of a rollout; nothing without --log-churn.
 
-    changed[k], float32 in [0, 1], is the share of minibatch k's steps whose greedy action is not that of the play.
+    `shares` [k] are those of `changed` in minibatch k.
     """
-    return {name: changed[k] for name, k in CHURN.items()} if args.log_churn else {}
+    return {name: shares[k] for name, k in CHURN.items()} if args.log_churn else {}
 
 
 def churn_curves(sums: dict) -> dict[str, Any]:
