@@ -39,6 +39,10 @@ REFUSED = [
         "--env-id MemoryChain-bsuite --env-params memory_length=1000",
         "use less than max_steps_in_episode, which is 1000",
     ),
+    (
+        "--env-id MemoryChain-bsuite --env-params max_steps_in_episode=4",
+        "memory_length=5: use less than max_steps_in_episode, which is 4",
+    ),
     ("--env-params max_steps_in_episode=9 max_steps_in_episode=9", "has max_steps_in_episode 2 times: give it once"),
     ("--total-timesteps 1.5", "--total-timesteps 1.5: use a whole number"),
     (f"--exp-name {'x' * 300}", "makes the folder's name too long: use one that is"),

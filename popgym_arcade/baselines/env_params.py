@@ -46,8 +46,11 @@ def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
             raise UserError(f"--env-params {name}={value}: use {LEAST[name]} or more")
         if np.max(value) > MOST.get(name, np.inf):
             raise UserError(f"--env-params {name}={value}: use {MOST[name]} or less")
-        if name in BELOW and value >= (limit := getattr(env_params, BELOW[name])):
-            raise UserError(f"--env-params {name}={value}: use less than {BELOW[name]}, which is {limit}")
+    for name, bound in BELOW.items():
+        if name in fields and not {name, bound}.isdisjoint(names):
+            value, limit = getattr(env_params, name), getattr(env_params, bound)
+            if value >= limit:
+                raise UserError(f"--env-params {name}={value}: use less than {bound}, which is {limit}")
     return env_params
 
 
