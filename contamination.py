@@ -31,11 +31,11 @@ from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, in_pane
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.networks import other_inputs, scores_name
 from popgym_arcade.analysis.output import new_folder
-from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
 from popgym_arcade.baselines.environment import is_arcade, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
+from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = {

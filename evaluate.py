@@ -22,24 +22,27 @@ from tqdm import tqdm
 from popgym_arcade.analysis.agents import Agent, describe, one_seed
 from popgym_arcade.analysis.command_line import PlayArgs, launch, shipped_agents
 from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.analysis.matches import load_rival, match_actor
 from popgym_arcade.analysis.output import new_folder
-from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.twins import load_in_twins
+from popgym_arcade.baselines import seats
 from popgym_arcade.baselines.devices.mesh import over_seeds
 from popgym_arcade.baselines.environment import is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName
+from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.running.evaluation import keys_at_step, make_evaluate, make_keys
 from popgym_arcade.baselines.running.pictures import camera, save_gif
 from popgym_arcade.baselines.scripts import script_of
 
 VIDEO_STEPS = 32  # of a video, between two checks of whether the episodes are over
+RESULTS = ("won", "drawn", "lost")
 COLUMNS = (
     *("run", "script", "memory", "trained_env_id", "trained_partial_obs", "global_step", "seed"),
     *("env_id", "partial_obs", "twin", "policy", "episodes", "return_mean", "return_std", "return_low", "return_high"),
-    *("return_min", "return_max", "length_mean", "wall_seconds"),
+    *("return_min", "return_max", "length_mean", "wall_seconds", "against", *RESULTS),
 )
-EPISODE_COLUMNS = ("run", "seed", "env_id", "partial_obs", "policy", "episode", "return", "length")
+EPISODE_COLUMNS = ("run", "against", "seed", "env_id", "partial_obs", "policy", "episode", "return", "length")
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -65,6 +68,8 @@ class Args(PlayArgs):
     """episodes to record, of the first seed of each run and of each twin"""
     side_by_side: bool = False
     """show both twins in the videos, the partially observable one on the left"""
+    against: PathName = ""
+    """run folder of an opponent, in games for two; empty: the game's script, or at random"""
 
     def check(self) -> None:
         if self.side_by_side and not (self.gif or self.mp4):
@@ -85,6 +90,12 @@ class Episodes:
     returns: np.ndarray
     lengths: np.ndarray
     seconds: float
+    against: str = ""  # the opponent's run, if any
+
+    @property
+    def results(self) -> np.ndarray:
+        """Numbers of games that each seed won, drew and lost, [S, 3]."""
+        return seats.results(self.returns)
 
 
 def policy_of(agent: Agent, sample: bool) -> Any:
@@ -101,22 +112,34 @@ def evaluation_keys(agent: Agent, seed: int | None) -> jax.Array:
     return keys_at_step(agent.args, make_keys(agent.args)[1], agent.step)
 
 
+def actor_of(args: Any, rival_args: Any = None) -> tuple:
+    """The functions begin and act of a script, or those of a match."""
+    return match_actor(args, rival_args) if rival_args else script_of(args).make_actor(args)[1:]
+
+
+def inputs_of(agent: Agent, rival: Agent | None, sample: bool) -> tuple[Any, Any]:
+    """The parameters and the policy that `act` of `actor_of` reads."""
+    return ((agent.params, rival.params), sample) if rival else (agent.params, policy_of(agent, sample))
+
+
 @functools.lru_cache
-def evaluation_program(args: Any):
-    """The training's own evaluate(params, keys, policy), over all seeds. Runs that differ in their seed share it."""
-    _, begin, act = script_of(args).make_actor(args)
-    return jax.jit(over_seeds(make_evaluate(args, begin, act), args, (0, 0, None)))
+def evaluation_program(args: Any, rival_args: Any = None):
+    """The training's own evaluate(params, keys, policy), or that of a match, over all seeds. Runs that differ in their
+    seed share it."""
+    of_params = (0, 0 if rival_args.num_seeds > 1 else None) if rival_args else 0
+    evaluate = make_evaluate(args, *actor_of(args, rival_args))
+    return jax.jit(over_seeds(evaluate, args, (of_params, 0, None)))
 
 
-def play(agent: Agent, sample: bool = False, seed: int | None = None) -> Episodes:
-    """`agent.args.eval_episodes` complete episodes of every seed of a run."""
-    evaluate = evaluation_program(dataclasses.replace(agent.args, seed=0))
-    keys = evaluation_keys(agent, seed)
+def play(agent: Agent, sample: bool = False, seed: int | None = None, rival: Agent | None = None) -> Episodes:
+    """`agent.args.eval_episodes` complete episodes of every seed of a run, against those of a rival if there is one."""
+    evaluate = evaluation_program(*(dataclasses.replace(x.args, seed=0) for x in (agent, rival) if x))
+    params, policy = inputs_of(agent, rival, sample)
     began = time.perf_counter()
-    found = jax.block_until_ready(evaluate(agent.params, keys, policy_of(agent, sample)))
+    found = jax.block_until_ready(evaluate(params, evaluation_keys(agent, seed), policy))
     seconds = time.perf_counter() - began
     returns, lengths = (np.asarray(x, float).reshape(agent.args.num_seeds, -1) for x in (found.returns, found.lengths))
-    return Episodes(agent, "sample" if sample else "greedy", returns, lengths, seconds)
+    return Episodes(agent, "sample" if sample else "greedy", returns, lengths, seconds, rival.name if rival else "")
 
 
 def rows_of(episodes: Episodes) -> list[dict]:
@@ -129,14 +152,15 @@ def rows_of(episodes: Episodes) -> list[dict]:
             | {"seed": episodes.agent.args.seed + i, "policy": episodes.policy, "episodes": returns.size}
             | {"return_mean": returns.mean(), "return_std": returns.std(), "return_low": low, "return_high": high}
             | {"return_min": returns.min(), "return_max": returns.max(), "length_mean": lengths.mean()}
-            | {"wall_seconds": round(episodes.seconds, 3)}
+            | {"wall_seconds": round(episodes.seconds, 3), "against": episodes.against}
+            | (dict(zip(RESULTS, episodes.results[i], strict=True)) if episodes.against else {})
         )
     return rows
 
 
 def episode_rows_of(episodes: Episodes) -> list[dict]:
     """The rows of `episodes.csv`."""
-    about = describe(episodes.agent) | {"policy": episodes.policy}
+    about = describe(episodes.agent) | {"policy": episodes.policy, "against": episodes.against}
     about = {name: value for name, value in about.items() if name in EPISODE_COLUMNS}
     return [
         about
@@ -155,29 +179,34 @@ def table(played: list[Episodes]) -> str:
         value, bounds = f"{means.mean():.3f} ± {episodes.returns.std():.3f}", f"{low:.3f} to {high:.3f}"
         run = f"{episodes.agent.name:<56} {episodes.agent.twin:<5} {means.size:>5}"
         lines.append(f"{run} {episodes.returns.size:>8} {value:>16} {bounds:>18} {episodes.lengths.mean():>8.1f}")
+        if episodes.against:
+            counts = ", ".join(f"{n} {name}" for n, name in zip(episodes.results.sum(axis=0), RESULTS, strict=True))
+            lines.append(f"  against {episodes.against}: {counts}")
     return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------------------- videos
 
 
-def record_video(agent: Agent, videos: int, sample: bool, seed: int | None, side_by_side: bool) -> list[np.ndarray]:
-    """Frames uint8[L, side, side or 2 side, 3] of the first episodes that `play` plays with a run's first seed."""
-    key = evaluation_keys(agent, seed)
+def record_video(args: Args, agent: Agent, rival: Agent | None) -> list[np.ndarray]:
+    """Frames uint8[L, height, width, 3] of the first episodes that `play` plays with a run's first seed."""
+    key, videos = evaluation_keys(agent, args.seed), args.videos
     if agent.args.num_seeds > 1:
         agent, key = one_seed(agent, 0), key[0]
-    args, policy = agent.args, policy_of(agent, sample)
-    _, begin, act = agent.script.make_actor(args)
-    shoot = camera(args, (True, False) if side_by_side else (args.partial_obs,))
+    rival = one_seed(rival, 0) if rival else None
+    begin, act = actor_of(agent.args, rival and rival.args)
+    params, policy = inputs_of(agent, rival, args.sample)
+    shoot = camera(agent.args, (True, False) if args.side_by_side else (agent.args.partial_obs,))
 
     def draw(*seen):
-        return shoot(*jax.tree.map(lambda x: x[:videos], seen))
+        """The first environments; games for two have two rows of what is seen."""
+        return shoot(*jax.tree.map(lambda x: x[: len(x) // agent.args.eval_episodes * videos], seen))
 
     def step(actor, _):
-        actor, transition, info = act(agent.params, actor, policy)
+        actor, transition, info = act(params, actor, policy)
         return actor, (draw(info.get("final_state"), info["final_observation"]), transition.episode.over[:videos])
 
-    actor = begin(key, args.eval_episodes)
+    actor = begin(key, agent.args.eval_episodes)
     shots = [[frame] for frame in np.asarray(draw(actor.env_state, actor.obs))]
     advance = jax.jit(lambda actor: jax.lax.scan(step, actor, length=VIDEO_STEPS))
     over = np.zeros(len(shots), bool)
@@ -208,9 +237,10 @@ WRITERS = {"gif": save_gif, "mp4": save_mp4}
 # -------------------------------------------------------------------------------------------------------------- main
 
 
-def load_all(args: Args) -> list[Agent]:
-    """Every agent on every twin asked for, with `--episodes`. Raises UserError for what one of them cannot do."""
-    agents = load_in_twins(args)
+def load_all(args: Args) -> tuple[list[Agent], Agent | None]:
+    """Every agent on every twin asked for, with `--episodes`, and their rival, if any. Raises UserError for what one of
+    them cannot do."""
+    agents = load_in_twins(args, for_two=True)
     if args.side_by_side and not all(is_arcade(agent.args) for agent in agents):
         raise UserError("--side-by-side: one of these environments has no twins")
     if (args.gif or args.mp4) and not all(shows_pixels(agent.args) for agent in agents):
@@ -223,17 +253,18 @@ def load_all(args: Args) -> list[Agent]:
     for agent in agents:
         if spaces_of(agent.args) != spaces_of(agent.saved):
             raise UserError(f"--env-params change the observations or actions that {agent.name} was trained on")
+    rival = load_rival(args.against, agents) if args.against else None
     episodes = {} if args.episodes is None else {"eval_episodes": args.episodes}
     fewest = min(episodes.get("eval_episodes", agent.args.eval_episodes) for agent in agents)
     if (args.gif or args.mp4) and args.videos > fewest:
         raise UserError(f"--videos {args.videos}: only {fewest} episodes are played")
-    return [dataclasses.replace(agent, args=dataclasses.replace(agent.args, **episodes)) for agent in agents]
+    return [dataclasses.replace(agent, args=dataclasses.replace(agent.args, **episodes)) for agent in agents], rival
 
 
-def write_videos(args: Args, agent: Agent, out: Path) -> None:
+def write_videos(args: Args, agent: Agent, rival: Agent | None, out: Path) -> None:
     """`{run}__{twin}__{episode}.gif` and `.mp4`, as asked for."""
     writers = {kind: write for kind, write in WRITERS.items() if getattr(args, kind)}
-    for i, frames in enumerate(record_video(agent, args.videos, args.sample, args.seed, args.side_by_side)):
+    for i, frames in enumerate(record_video(args, agent, rival)):
         for kind, write in writers.items():
             write(frames, out / f"{agent.name}__{agent.twin}__{i}.{kind}")
 
@@ -241,15 +272,16 @@ def write_videos(args: Args, agent: Agent, out: Path) -> None:
 def main(args: Args) -> Path:
     """Plays, prints a table, writes the results and returns their folder."""
     args = args.checked()
-    agents = load_all(args)
+    agents, rival = load_all(args)
     with new_folder(args) as out:
-        played = [play(agent, args.sample, args.seed) for agent in tqdm(agents, "playing", unit="run", disable=None)]
+        each = tqdm(agents, "playing", unit="run", disable=None)
+        played = [play(agent, args.sample, args.seed, rival) for agent in each]
         write_csv(out / "evaluate.csv", COLUMNS, [row for episodes in played for row in rows_of(episodes)])
         write_csv(
             out / "episodes.csv", EPISODE_COLUMNS, [row for episodes in played for row in episode_rows_of(episodes)]
         )
         for agent in tqdm(agents if args.gif or args.mp4 else [], "recording", unit="run", disable=None):
-            write_videos(args, agent, out)
+            write_videos(args, agent, rival, out)
     print(table(played), f"written to {out}", sep="\n")
     return out
 

@@ -23,16 +23,17 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from tqdm import tqdm
 
-from popgym_arcade.analysis.agents import Agent, each_seed, load_agent, one_seed, params_at, saved_steps
+from popgym_arcade.analysis.agents import Agent, each_seed, load_agent, one_seed, params_at
 from popgym_arcade.analysis.command_line import AnalysisArgs, launch
 from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.runs import find_runs
-from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.environment import is_pixels, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName
+from popgym_arcade.baselines.running.checkpoints import saved_steps
+from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.scripts import script_name
 
 MOST_TOWERS = 8  # in the picture of filters
@@ -188,10 +189,8 @@ def group_names(agents: list[Agent], by: str) -> list[str]:
     Raises:
         UserError: if an agent has no such argument
     """
-    about = [
-        {"script": script_name(agent.saved), "env_id": agent.saved.env_id} | dataclasses.asdict(agent.saved)
-        for agent in agents
-    ]
+    saved = [agent.saved for agent in agents]
+    about = [{"script": script_name(args), "env_id": args.env_id} | dataclasses.asdict(args) for args in saved]
     lacking = [each for each in about if by and by not in each]
     if lacking:
         raise UserError(f"--by {by}: use one of {', '.join(lacking[0])}")

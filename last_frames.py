@@ -33,10 +33,10 @@ from popgym_arcade.analysis.intervals import over_agents
 from popgym_arcade.analysis.networks import other_inputs
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.recall import recall_density
-from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.trajectories import record
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
+from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.running.evaluation import make_evaluate
 from popgym_arcade.baselines.scripts import script_of
 

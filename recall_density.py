@@ -25,9 +25,9 @@ from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, in_pane
 from popgym_arcade.analysis.intervals import over_agents
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.recall import recall_density
-from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.analysis.trajectories import record
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
+from popgym_arcade.baselines.running.csv_files import write_csv
 
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
 MASSES = (*THIRDS, "last_frame")

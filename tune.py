@@ -46,7 +46,7 @@ except ImportError:  # it comes with an extra, and --help needs none
     optuna, BasePruner, SuccessiveHalvingPruner = None, object, object
 
 ROOT = Path(__file__).resolve().parent
-TRAINING_SCRIPTS = "pqn_mlp pqn_rnn ppo_mlp ppo_rnn ppo_continuous_action dqn_mlp dqn_rnn impala_popart".split()
+SCRIPTS = "pqn_mlp pqn_rnn ppo_mlp ppo_rnn ppo_continuous_action ppo_selfplay dqn_mlp dqn_rnn impala_popart".split()
 OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # not for a search
 COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
@@ -118,7 +118,7 @@ class Args:
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 or more")
         own = [self.script] if self.script.endswith(".py") and script_path(self.script).is_file() else []
-        known = {"script": [*TRAINING_SCRIPTS, *own], "sampler": SAMPLERS, "pruner": PRUNERS}
+        known = {"script": [*SCRIPTS, *own], "sampler": SAMPLERS, "pruner": PRUNERS}
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise UserError(f"--{name} {getattr(self, name)!r} is unknown: use one of {', '.join(choices)}")

@@ -85,7 +85,12 @@ def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, l
 
 
 def returns_on_both_twins(rows: list[dict]) -> list[dict]:
-    """From evaluate.csv: a line for each agent, with all seeds of a training and both twins side by side."""
+    """From evaluate.csv: a line for each agent, with all seeds of a training and both twins side by side.
+
+    With --against, `matches`.
+    """
+    if any(row.get("against") for row in rows):
+        return matches(rows)
 
     def agent(row: dict) -> dict:
         return agent_of(row) | {"steps": f"{int(row['global_step']):,}"}
@@ -108,6 +113,23 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
         there = sorted(twins[own], key=lambda row: int(row["seed"]))
         each = ", ".join(f"{float(row['return_mean']):.3f}" for row in there) if len(there) > 1 else ""
         lines.append(about | {"seeds": str(len(seeds))} | shown | {"each seed, on its own twin": each})
+    return lines
+
+
+def matches(rows: list[dict]) -> list[dict]:
+    """From evaluate.csv with --against: a line for each agent and opponent, with all seeds of a training together."""
+
+    def pair(row: dict) -> dict:
+        _, twin, _, memory, *_ = row["against"].split("__")
+        return agent_of(row) | played_on(row) | {"against": f"{memory}, {TWINS_IN_WORDS[twin]}".rstrip(", ")}
+
+    lines = []
+    for about, of_pair in grouped(rows, pair):
+        counts = {name: str(sum(int(row[name]) for row in of_pair)) for name in ("won", "drawn", "lost")}
+        means = np.array([float(row["return_mean"]) for row in of_pair])
+        shown = between(means.mean(), *interval(means)) if len(means) > 1 else between(means[0], means[0], means[0])
+        each = ", ".join(f"{mean:.3f}" for mean in means)
+        lines.append(about | {"seeds": str(len(of_pair))} | counts | {"return": shown, "each seed": each})
     return lines
 
 

@@ -25,9 +25,10 @@ from popgym_arcade.analysis.command_line import AnalysisArgs, launch  # noqa: E4
 from popgym_arcade.analysis.intervals import interval  # noqa: E402
 from popgym_arcade.analysis.output import new_folder  # noqa: E402
 from popgym_arcade.analysis.runs import find_runs  # noqa: E402
-from popgym_arcade.analysis.tables import markdown, read_csv, write_csv  # noqa: E402
+from popgym_arcade.analysis.tables import markdown, read_csv  # noqa: E402
 from popgym_arcade.baselines.errors import UserError  # noqa: E402
 from popgym_arcade.baselines.limits import Count, NonNegativeInt  # noqa: E402
+from popgym_arcade.baselines.running.csv_files import write_csv  # noqa: E402
 
 UNSEEN = ("start_level=1000000", "num_levels=1000000")
 KINDS = {"training levels": (), "unseen levels": UNSEEN}

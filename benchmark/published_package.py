@@ -25,9 +25,10 @@ from throughput import machine
 
 from popgym_arcade import REGISTERED_ENVIRONMENTS
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown, write_csv
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, Positive, check_limits
+from popgym_arcade.baselines.running.csv_files import write_csv
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the choice of the backend)

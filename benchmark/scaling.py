@@ -32,9 +32,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from popgym_arcade.analysis.agents import params_like
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.analysis.tables import write_csv
 from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.running.command_line import parse_args
+from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.running.memory_use import byte_size
 
 ROOT = Path(__file__).parent.parent

@@ -21,10 +21,11 @@ import numpy as np
 from popgym_arcade.analysis.agents import load_agent, one_seed
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.runs import find_runs
-from popgym_arcade.analysis.tables import read_csv, write_csv
+from popgym_arcade.analysis.tables import read_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName
 from popgym_arcade.baselines.running.checkpoints import file_digests, save_checkpoint
+from popgym_arcade.baselines.running.csv_files import write_csv
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))

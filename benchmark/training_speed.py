@@ -41,7 +41,7 @@ markdown_table = runpy.run_path(str(ROOT / "popgym_arcade/analysis/tables.py"))[
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}  # --device: what JAX calls it
 ALL_SCRIPTS = (
     *("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn"),
-    *("ppo_continuous_action", "dqn_mlp", "dqn_rnn", "impala_popart"),
+    *("ppo_continuous_action", "ppo_selfplay", "dqn_mlp", "dqn_rnn", "impala_popart"),
 )
 RECURRENT = ("pqn_rnn", "ppo_rnn", "dqn_rnn", "impala_popart")
 OFF_POLICY = ("dqn_mlp", "dqn_rnn")
@@ -254,6 +254,7 @@ def attempt(about: dict, function, *args) -> dict:
 def flags_of(script: str, args: Args, memory: str = "MinGRU") -> str:
     """Flags with which a script trains on CartPoleEasy's partially observable twin, at 128 px and its defaults."""
     flags = {"ppo_continuous_action": "--env-id Pendulum-v1", "impala_popart": "--env-ids CartPoleEasy --partial-obs"}
+    flags["ppo_selfplay"] = "--partial-obs --save-every 0 --elo-games 0"  # Pong, not rated
     remember = f" --memory {memory} --hidden-size 128" if script in RECURRENT else ""
     return f"{flags.get(script, TWIN)}{remember} {args.flags}"
 

@@ -1,4 +1,4 @@
-"""Play a game with the keyboard: `popgym-arcade-play NavigatorEasy`.
+"""Play a game with the keyboard: `popgym-arcade-play NavigatorEasy`, or against an agent: `--against RUN`.
 
 The arrow keys and space are the five actions. The game waits for a key; with `--fps`, games that move on their own keep
 moving. The window needs pygame-ce and a GIF needs pillow: `pip install 'popgym_arcade[human]'` installs both.
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from popgym_arcade.environments.arcade import DOWN, FIRE, LEFT, OBS_SIZES, RIGHT, UP
+from popgym_arcade.environments.two_player import ArcadeSeats
 from popgym_arcade.registration import make_game
 
 MOVING = ("Breakout", "CartPole", "NoisyCartPole", "Skittles", "Tetris")  # families that move on their own: FIRE waits
@@ -54,10 +56,14 @@ class Session:
         if self.over:
             return
         self._key, key = jax.random.split(self._key)
-        _, _, reward, terminated, truncated, info = self._env.step(key, self.state, action, self._params)
+        _, _, reward, terminated, truncated, info = self._step(key, action)
         self.state = info["final_state"]
         self.episode_return += float(reward)
         self.over = bool(terminated | truncated)
+
+    def _step(self, key: jax.Array, action: int) -> tuple:
+        """What the environment's step returns."""
+        return self._env.step(key, self.state, action, self._params)
 
     @property
     def score(self) -> int:
@@ -69,6 +75,28 @@ class Session:
         first, *others = (np.asarray(frame) for frame in self._draw(self.state))
         gap = np.full((len(first), GAP, 3), 255, np.uint8)
         return np.concatenate([first, *(part for frame in others for part in (gap, frame))], axis=1)
+
+
+class Duel(Session):
+    """A game for two: the player has the second seat, a trained agent the first."""
+
+    def __init__(self, agent, twins: Sequence[bool], obs_size: int, seed: int):
+        """`agent` is an Agent of `popgym_arcade.analysis.opponent`."""
+        from popgym_arcade.analysis.opponent import Opponent
+
+        self._opponent = Opponent(agent)
+        super().__init__(agent.args.env_id, twins, obs_size, seed)
+        self._play = jax.jit(ArcadeSeats(self._env).step)
+
+    def restart(self) -> None:
+        super().restart()
+        self._opponent.begin(self.state)
+
+    def _step(self, key: jax.Array, action: int) -> tuple:
+        """Both seats' step."""
+        actions = jnp.array([self._opponent.act(self.state), action])
+        *first, reward, terminated, truncated, info = self._play(key, self.state, actions, self._params)
+        return *first, reward[1], terminated, truncated, info
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,7 +114,10 @@ def expanded(path: str) -> Path:
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The flags on the command line, checked as far as possible without a window."""
     parser = _Parser("popgym-arcade-play", description="Play a game with arrows and space; R restarts, Q quits.")
-    parser.add_argument("env_id", help="a game: NavigatorEasy, for example, or MODULE:CLASS of your own")
+    parser.add_argument("env_id", nargs="?", help="a game: NavigatorEasy, for example, or MODULE:CLASS of your own")
+    parser.add_argument(
+        "--against", metavar="RUN", help="play an arcade game for two against the agent of a run folder"
+    )
     parser.add_argument("-p", "--partial-obs", action="store_true", help="show the partially observable twin")
     parser.add_argument("--both", action="store_true", help="show both twins side by side")
     parser.add_argument("-o", "--obs-size", type=int, choices=OBS_SIZES, default=256, help="side of a frame in pixels")
@@ -94,6 +125,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--record", type=expanded, metavar="FILE.gif", help="record the session as a GIF")
     parser.add_argument("--seed", type=int, help="seed of the first episode and all that follow; random by default")
     args = parser.parse_args(argv)
+    if (args.env_id is None) == (not args.against):
+        parser.error("name either a game or, with --against, a run folder")
+    args.opponent = _opponent(parser, args.against) if args.against else None
+    args.env_id = args.opponent.args.env_id if args.against else args.env_id
     if args.both and args.partial_obs:
         parser.error("--both shows both twins: leave -p out")
     if args.seed is not None and not 0 <= args.seed < 2**32:
@@ -115,11 +150,25 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
+def _opponent(parser: _Parser, folder: str):
+    """The agent of a run folder."""
+    try:
+        from popgym_arcade.analysis.opponent import load_opponent
+        from popgym_arcade.baselines.errors import UserError
+    except ImportError as error:
+        parser.error(f"--against needs {error.name}: pip install 'popgym_arcade[baselines]'")
+    try:
+        return load_opponent(folder)
+    except UserError as error:
+        parser.error(f"--against {error}")
+
+
 def play(args: argparse.Namespace, pygame) -> Session:
     """Open a window, play until Q is pressed or the window is closed, and return the session."""
     twins = (False, True) if args.both else (args.partial_obs,)
     seed = secrets.randbits(32) if args.seed is None else args.seed
-    session = Session(args.env_id, twins, args.obs_size, seed)
+    kind, what = (Duel, args.opponent) if args.opponent else (Session, args.env_id)
+    session = kind(what, twins, args.obs_size, seed)
     pygame.display.init()  # not pygame.init, which looks for sound cards
     frames = [session.picture()]
     height, width = frames[0].shape[:2]

@@ -1,4 +1,6 @@
-"""A game that runs on the host: it counts its steps."""
+"""Games that run on the host and count their steps."""
+
+import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +8,7 @@ from flax import struct
 from gymnax.environments import spaces
 from gymnax.environments.environment import EnvParams
 
-from popgym_arcade.worlds.host import HostEnvironment, PoolStep
+from popgym_arcade.worlds.host import HostEnvironment, HostSeats, PoolStep
 
 
 @struct.dataclass
@@ -73,3 +75,23 @@ class CountingByForce(Counting):
 
     def action_space(self, params):
         return spaces.Box(-1.0, 1.0, (1,), jnp.float32)
+
+
+class PoolForTwo(CountingPool):
+    """Both seats see the same, with the latest action of the first, which wins what the second loses."""
+
+    def reset(self, seeds):
+        return np.stack([super().reset(seeds)] * 2, axis=1)
+
+    def step(self, action):
+        found = super().step(action)
+        parts = {name: np.stack([getattr(found, name)] * 2, axis=1) for name in ("obs", "final_obs")}
+        parts |= {name: np.stack([x, -x], axis=1) for name, x in vars(found).items() if "reward" in name}
+        return dataclasses.replace(found, **parts)
+
+
+class CountingForTwo(HostSeats, Counting):
+    """The same for two."""
+
+    def make_pool(self, num_envs, params):
+        return PoolForTwo(num_envs, params.max_steps_in_episode)

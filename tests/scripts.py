@@ -12,14 +12,19 @@ from popgym_arcade.baselines.devices.mesh import leaf_name, over_seeds, seed_by_
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
 from popgym_arcade.baselines.running.metrics import repeat
 
-ALL = ("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn", "ppo_continuous_action", "dqn_mlp", "dqn_rnn", "impala_popart")
-PIXEL = tuple(name for name in ALL if name != "ppo_continuous_action")  # they also play popgym_arcade's ids
+ALL = (
+    *("pqn_mlp", "pqn_rnn", "ppo_mlp", "ppo_rnn"),
+    *("ppo_continuous_action", "ppo_selfplay", "dqn_mlp", "dqn_rnn", "impala_popart"),
+)
+PIXEL = tuple(name for name in ALL if name not in ("ppo_continuous_action", "ppo_selfplay"))  # of popgym_arcade's ids
+ENV_IDS = dict.fromkeys(PIXEL, "CartPole-v1") | {"ppo_continuous_action": "Pendulum-v1", "ppo_selfplay": "race:Race"}
 SIZES = {"num_envs": 4, "hidden_size": 16, "total_timesteps": 256}
 ROLLOUTS = {"num_steps": 8, "num_minibatches": 2}
 REPLAY = {"learning_starts": 32, "batch_size": 8, "target_network_frequency": 64, "save_buffer": True}
 SIZES_OF = {
     "dqn_mlp": REPLAY | {"train_frequency": 32},
     "dqn_rnn": REPLAY | {"train_frequency": 16, "num_steps": 8, "burn_in": 8},
+    "ppo_selfplay": ROLLOUTS | {"elo_games": 4},
 }
 OFF_POLICY = ("dqn_mlp", "dqn_rnn")
 ON_POLICY = tuple(name for name in ALL if name not in OFF_POLICY)
@@ -37,7 +42,7 @@ def script(name):
 
 def small(name, **changes):
     """Checked arguments of a training that takes seconds, most of them to compile: eight updates of 32 steps."""
-    env_id = "CartPole-v1" if name in PIXEL else "Pendulum-v1"
+    env_id = ENV_IDS[name]
     if "env_ids" in script(name).Args.__dataclass_fields__:
         changes = {"env_ids": (changes.pop("env_id", env_id),)} | changes
     else:

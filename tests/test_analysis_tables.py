@@ -47,6 +47,21 @@ def evaluation(seed: int, twin: str, mean: float, **more) -> dict:
     return AGENT | about | {"return_mean": mean, "return_low": mean - 0.1, "return_high": mean + 0.2} | more
 
 
+def test_matches_have_a_line_for_each_opponent(tmp_path):
+    against = {
+        name: f"m.pong.Easy__pomdp__ppo_selfplay__{name}__0__20261129-1200{n}" for n, name in enumerate(("MLP", "LRU"))
+    }
+    rows = [
+        evaluation(seed, "pomdp", mean, against=against[name], won=6, drawn=1, lost=3)
+        for name in against
+        for seed, mean in enumerate((0.2, 0.4))
+    ]
+    first, second = lines_of(write(tmp_path / "evaluate.csv", rows))
+    assert (first["against"], second["against"]) == ("LRU, partially observable", "MLP, partially observable")
+    assert (first["won"], first["drawn"], first["lost"], first["seeds"]) == ("12", "2", "6", "2")
+    assert first["return"].startswith("0.300 (") and first["each seed"] == "0.200, 0.400"
+
+
 def test_both_twins_are_side_by_side_and_seeds_are_put_together(tmp_path):
     means = (0.2, 0.4, 0.9)
     rows = [evaluation(seed, "pomdp", mean) for seed, mean in enumerate(means)]

@@ -35,6 +35,7 @@ from scripts import (
 
 import popgym_arcade
 from popgym_arcade.baselines.devices.mesh import leaf_name, over_seeds, seed_by_seed
+from popgym_arcade.baselines.environment import in_names
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import flag
 from popgym_arcade.baselines.running import run as running
@@ -47,13 +48,14 @@ from popgym_arcade.baselines.scripts import CONTRACT
 ROOT = Path(__file__).parents[1]
 PPO = {"policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "explained_variance"}
 LOSSES = dict.fromkeys(("pqn_mlp", "pqn_rnn", *OFF_POLICY), {"td_loss", "q_values"})
-LOSSES |= dict.fromkeys(("ppo_mlp", "ppo_rnn", "ppo_continuous_action"), PPO)
+LOSSES |= dict.fromkeys(("ppo_mlp", "ppo_rnn", "ppo_continuous_action", "ppo_selfplay"), PPO)
 LOSSES["impala_popart"] = {"policy_loss", "value_loss", "entropy", "rho", "rho_clipped", "explained_variance"}
-POLICY_GRADIENT = ("ppo_mlp", "ppo_rnn", "ppo_continuous_action", "impala_popart")
+POLICY_GRADIENT = ("ppo_mlp", "ppo_rnn", "ppo_continuous_action", "ppo_selfplay", "impala_popart")
 MAX_LINES = {  # so that a script is read in twenty minutes
     **{"pqn_mlp": 380, "pqn_rnn": 420, "ppo_mlp": 460, "ppo_rnn": 500, "ppo_continuous_action": 450},
-    **{"dqn_mlp": 520, "dqn_rnn": 620, "impala_popart": 680},
+    **{"dqn_mlp": 520, "dqn_rnn": 620, "impala_popart": 680, "ppo_selfplay": 450},
 }
+FOR_ONE = tuple(name for name in ON_POLICY if name != "ppo_selfplay")  # the other half of its tests: test_selfplay.py
 PARTS = ("arguments", "network", "algorithm", "main")  # of a script, in this order
 
 
@@ -83,7 +85,7 @@ def test_a_script_is_short_and_its_parts_come_in_order(name):
 
 def test_modules_of_the_baselines_are_short_and_import_in_one_direction():
     rooms = "errors jax_defaults devices networks env_params environment scripts limits normalization episode"
-    rooms = [*rooms.split(), "arguments", "tasks", "replay", "running"]
+    rooms = [*rooms.split(), "arguments", "tasks", "replay", "seats", "running"]
     package = ROOT / "popgym_arcade" / "baselines"
     for path in package.rglob("*.py"):
         text, room = path.read_text(), path.relative_to(package).parts[0].removesuffix(".py")
@@ -98,7 +100,8 @@ def test_the_state_says_which_leaves_have_an_environment_axis(name):
     state = jax.eval_shape(script(name).make_train(small(name))[0], jax.random.key(0))
     leaves = {leaf_name(path): x.shape for path, x in jax.tree_util.tree_flatten_with_path(state)[0]}
     of_envs = {path: shape for path, shape in leaves.items() if path.startswith(type(state).OF_ENVS) and shape}
-    assert {shape[0] for shape in of_envs.values()} == {small(name).num_envs}
+    seats = {1, 2} if name == "ppo_selfplay" else {1}
+    assert {shape[0] for shape in of_envs.values()} == {n * small(name).num_envs for n in seats}
     assert any(path.startswith("actor.env_state") for path in of_envs)
     assert not any(path.startswith(("params", "opt_state")) for path in of_envs)
 
@@ -115,9 +118,9 @@ def run(request, tmp_path_factory):
 
 def test_a_run_is_complete(run):
     name, folder = run
-    memory = "MinGRU" if name.endswith("rnn") else "none"
+    memory = getattr(small(name), "memory", "none")
     env_id = small(name).env_id
-    assert re.fullmatch(rf"{env_id}__single__{name}__{memory}__0__\d{{8}}-\d{{6}}(-\d+)?", folder.name)
+    assert re.fullmatch(rf"{in_names(env_id)}__single__{name}__{memory}__0__\d{{8}}-\d{{6}}(-\d+)?", folder.name)
     assert saved_steps(folder) == [128, 192, 256] and (folder / "curve.png").stat().st_size > 1000
     found = [(row["global_step"], row["policy"], row["env_id"], row["partial_obs"]) for row in rows(folder)]
     steps = (("0", "random"), ("128", "greedy"), ("256", "greedy"))
@@ -133,7 +136,10 @@ def test_tensorboard_holds_the_promised_curves(run):
     of_task = "episodes episodic_return episodic_length explained_variance eval_return"
     wanted |= {f"CartPole-v1/{tag}" for tag in of_task.split() if name == "impala_popart"}
     # (no episode of Pendulum is over after 64 steps)
-    optional = {f"charts/{chart}" for chart in ("episodic_return", "episodic_length", "episodes")}
+    charts = "episodic_return episodic_length episodes" + " episodic_return-player0 episodic_return-player1" * (
+        name == "ppo_selfplay"
+    )
+    optional = {f"charts/{chart}" for chart in charts.split()}
     assert wanted <= set(curves) <= wanted | optional
     assert name == "ppo_continuous_action" or optional <= set(curves)
     assert [point.step for point in curves["losses/grad_norm"]] == [64, 128, 192, 256]
@@ -244,7 +250,7 @@ def test_final_observations_are_read_in_a_cond_also_with_seeds(name, num_seeds):
         assert not [variable for variable in with_network[0].invars if variable.aval.shape[-3:] == (128, 128, 3)]
 
 
-@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_rnn", "ppo_continuous_action", of=ON_POLICY))
+@pytest.mark.parametrize("name", usually("pqn_mlp", "ppo_rnn", "ppo_continuous_action", of=FOR_ONE))
 def test_truncation_bootstraps_from_the_final_observation(name):
     args = small(name, env_params=("max_steps_in_episode=3",))
     module = script(name)
@@ -295,7 +301,7 @@ def assert_can_be_trained_on(name, env_id):
     jax.tree.map(lambda x, y: (x.shape, x.dtype) == (y.shape, y.dtype) or pytest.fail(env_id), before, after)
 
 
-@pytest.mark.parametrize("name", usually("ppo_continuous_action"))
+@pytest.mark.parametrize("name", usually("ppo_continuous_action", of=(*PIXEL, "ppo_continuous_action")))
 def test_every_gymnax_id_can_be_trained_on(name):
     found = list(ids_for(name))
     assert len(found) >= (20 if name in PIXEL else 5)
@@ -306,7 +312,7 @@ def test_every_gymnax_id_can_be_trained_on(name):
 KINDS = {True: ("Catch-bsuite", "Breakout-MinAtar", "FourRooms-misc"), False: ("Reacher-misc", "PointRobot-misc")}
 
 
-SHAPES = [(name, env_id) for name in ALL for env_id in KINDS[name in PIXEL]]
+SHAPES = [(name, env_id) for name in ALL if name != "ppo_selfplay" for env_id in KINDS[name in PIXEL]]
 USUAL_SHAPES = [case for n, case in enumerate(SHAPES) if case[0] == "pqn_mlp" or n % 4 == 0]
 
 
@@ -403,8 +409,14 @@ REFUSALS += [
     ("dqn_rnn", "--memory Elephant", "MinGRU"),
 ]
 REFUSALS += [(name, *case) for name in PIXEL for case in PIXELS_ONLY]
-REFUSALS += [(name, *case) for name in ALL if name.startswith("ppo") for case in PPO_ONLY]
+REFUSALS += [(name, *case) for name in ("ppo_mlp", "ppo_rnn", "ppo_continuous_action") for case in PPO_ONLY]
 REFUSALS += [(name, "--memory Elephant", "MinGRU") for name in ("pqn_rnn", "ppo_rnn", "impala_popart")]
+REFUSALS += [
+    ("ppo_selfplay", "--num-envs 2 --num-steps 1 --num-minibatches 4", "--no-norm-adv"),
+    ("ppo_selfplay", "--opponents past --num-envs 4", "use a multiple of 8"),
+]
+REFUSALS += [("ppo_selfplay", "--env-id CartPoleEasy", "CartPoleEasy is not a game for two")]
+REFUSALS += [("ppo_mlp", "--env-id race:Race", "race:Race is a game for two: use ppo_selfplay.py")]
 REFUSALS += [("ppo_continuous_action", "--env-id CartPoleEasy", "use one with Box actions")]
 
 

@@ -27,7 +27,7 @@ from PIL import Image
 from runs import command, missing_libraries, only, parsed, rows
 from scripts import ALL
 
-import popgym_arcade
+import popgym_arcade.play
 from popgym_arcade import registration
 from popgym_arcade.baselines.networks.memory import MEMORIES
 
@@ -464,7 +464,20 @@ def check_sbatch(words):
     check_flags("pqn_rnn.py", words[1:])
 
 
-PROGRAMS = {"python": check_python, "make": check_make, "pip": check_pip, "sbatch": check_sbatch}
+def check_play(words):
+    pong = types.SimpleNamespace(args=types.SimpleNamespace(env_id="popgym_arcade.environments.pong:PongEasy"))
+    with pytest.MonkeyPatch.context() as patch:  # there is no run folder to play against
+        patch.setattr(popgym_arcade.play, "_opponent", lambda parser, folder: pong)
+        popgym_arcade.play.parse_args(words)
+
+
+PROGRAMS = {
+    "python": check_python,
+    "make": check_make,
+    "pip": check_pip,
+    "sbatch": check_sbatch,
+    "popgym-arcade-play": check_play,
+}
 OTHERS = ("git", "tensorboard", "wandb", "cp")  # not ours
 
 

@@ -105,7 +105,8 @@ def test_another_environment_with_the_same_frames(folder, tmp_path):
 def test_frames_of_256_pixels(folder):
     agent = agent_in(untrained("pqn_mlp", folder, obs_size=256, **PIXELS))
     agent = dataclasses.replace(agent, args=dataclasses.replace(agent.args, eval_episodes=1))
-    assert evaluate.record_video(agent, 1, False, None, True)[0].shape[1:] == (256, 512, 3)
+    args = Args(gif=True, side_by_side=True)
+    assert evaluate.record_video(args, agent, None)[0].shape[1:] == (256, 512, 3)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ PATHS = [  # script, flags: every place where a training draws random numbers
     *(("ppo_continuous_action", {}), ("dqn_mlp", {}), ("dqn_mlp", {"prioritized": True})),
     *(("dqn_rnn", {"prioritized": True}), ("impala_popart", {"actor_lag": 2, "value_normalization": "popart"})),
     ("impala_popart", {"env_ids": ("CartPoleEasy", "BreakoutEasy")}),
+    *(("ppo_selfplay", {}), ("ppo_selfplay", {"opponents": "past", "num_envs": 8})),
 ]
 
 

@@ -20,6 +20,7 @@ LARGE = {  # trainings whose minibatches count
     "pqn_mlp": {"num_envs": 32, "num_steps": 16},
     "pqn_rnn": {"num_envs": 16, "num_steps": 16, "encoder": "paper"},
     "ppo_rnn": {"num_envs": 16, "num_steps": 16},
+    "ppo_selfplay": {"num_envs": 16, "num_steps": 16, "env_id": "popgym_arcade.environments.pong:PongEasy"},
     "dqn_rnn": {"num_envs": 16, "batch_size": 32},
     "impala_popart": {"num_envs": 16, "num_steps": 16},
 }

@@ -6,12 +6,19 @@ import subprocess
 import sys
 import threading
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from harness import FEW_USUALLY
 from PIL import Image
+from untrained_agents import untrained
 
 from popgym_arcade import play
+from popgym_arcade.analysis.opponent import Opponent, load_opponent
+from popgym_arcade.baselines import seats
+from popgym_arcade.environments.arcade import DOWN
+from popgym_arcade.environments.pong import PongEasy
 
 
 @pytest.fixture
@@ -102,6 +109,40 @@ def test_the_end_of_an_episode_stays_on_the_screen(monkeypatch, pygame):
     assert "over" not in shown[0][1]
 
 
+PONG = {"env_id": "popgym_arcade.environments.pong:PongEasy"}
+
+
+@pytest.mark.parametrize("name", ["ppo_selfplay", "pqn_mlp"])
+def test_a_person_plays_against_an_agent(monkeypatch, pygame, tmp_path, name):
+    """The agent has the left paddle: what its network says of the mirrored frame."""
+    folder = untrained(name, tmp_path, **PONG)
+    met, act = [], Opponent.act
+    monkeypatch.setattr(Opponent, "act", lambda self, state: met.append((state, act(self, state))) or met[-1][1])
+    session, shown = run(monkeypatch, pygame, f"--against {folder} --seed 3", [pygame.K_UP] * 4)
+    assert int(session.state.time) == 4 == len(met) and shown[0][1].startswith(f"{PONG['env_id']}  score 0")
+    assert int(session.state.paddles[1]) == int(met[0][0].paddles[1]) - 4  # the person went up
+    agent, game = load_opponent(str(folder)), PongEasy()
+    network = agent.script.make_actor(agent.args)[0]
+    for t, (state, action) in enumerate(met):
+        seen = game.render(game.mirrored(state))[None]
+        obs = seats.View(seen, jnp.zeros(1, int), jnp.ones((1, 5), bool)) if name == "ppo_selfplay" else seen
+        inputs = seats.in_time((obs, jnp.array([met[t - 1][1]]), jnp.array([t == 0])))
+        _, output = agent.script.forward(network, agent.params, agent.script.initial_carry(network, 1), *inputs)
+        assert action == int((output.logits if name == "ppo_selfplay" else output.q).argmax())
+
+
+def test_a_new_game_against_an_agent_begins_with_an_empty_memory(tmp_path):
+    folder = untrained("ppo_selfplay", tmp_path, memory="GRU", **PONG)
+    duel = play.Duel(load_opponent(str(folder)), (False,), 128, 0)
+    first = jax.tree.map(np.asarray, duel._opponent._side.carry)
+    for _ in range(3):
+        duel.act(DOWN)
+    carries = zip(jax.tree.leaves(duel._opponent._side.carry), jax.tree.leaves(first), strict=True)
+    assert any(np.any(x != y) for x, y in carries)
+    duel.restart()
+    jax.tree.map(np.testing.assert_array_equal, duel._opponent._side.carry, first)
+
+
 def test_a_recording_holds_every_frame(monkeypatch, pygame, tmp_path):
     path = tmp_path / "game.gif"
     run(monkeypatch, pygame, f"NavigatorEasy --seed 1 --record {path}", [pygame.K_LEFT, pygame.K_UP, pygame.K_RIGHT])
@@ -145,7 +186,9 @@ def test_ctrl_c_ends_the_game_while_it_waits_for_a_key(monkeypatch, pygame):
         ("NavigatorEasy --record video.mp4", ".gif"),
         ("NavigatorEasy --record nowhere/video.gif", "no folder"),
         ("NavigatorEasy --seed -1", "--seed"),
-        ("", "env_id"),
+        ("", "name either a game or, with --against, a run folder"),
+        ("NavigatorEasy --against runs/A", "name either a game or"),
+        ("--against nowhere", "--against nowhere is not a run folder"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(capsys, line, words):

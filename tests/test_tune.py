@@ -350,7 +350,7 @@ def test_the_types_of_a_scripts_arguments_are_known(script, asked_here):
 
 
 def test_every_training_script_can_be_searched():
-    assert sorted(tune.TRAINING_SCRIPTS) == sorted(ALL)
+    assert sorted(tune.SCRIPTS) == sorted(ALL)
 
 
 @pytest.fixture

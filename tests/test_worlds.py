@@ -18,6 +18,7 @@ from scripts import OFF_POLICY, PIXEL, arcade, script, small, usually
 from benchmark import throughput
 from popgym_arcade.baselines.environment import ParallelEnvs, make_env
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.seats import ParallelSeats
 from popgym_arcade.worlds import LIBRARIES, make_world
 
 ENVS, STEPS = 4, 40
@@ -152,19 +153,21 @@ def test_a_single_environment_needs_no_vmap():
 
 
 def host_args(name, **changes):
-    env_id = HOST if name in PIXEL else f"{HOST}ByForce"
+    env_id = HOST + {"ppo_continuous_action": "ByForce", "ppo_selfplay": "ForTwo"}.get(name, "")
     own = {"save_buffer": False} if name in OFF_POLICY else {}
     return small(name, **({"env_id": env_id} | own | changes))
 
 
-@pytest.mark.parametrize("name", usually("pqn_rnn", "ppo_continuous_action", "dqn_mlp", "impala_popart"))
+@pytest.mark.parametrize(
+    "name", usually("pqn_rnn", "ppo_continuous_action", "dqn_mlp", "impala_popart", "ppo_selfplay")
+)
 def test_scripts_train_on_the_host_and_resume_with_new_episodes(name, tmp_path, capsys):
     folder = script(name).main(host_args(name, run_dir=str(tmp_path)))
     found = [row for row in rows(folder) if row["policy"] == "greedy"]
     assert [int(row["global_step"]) for row in found] == [128, 256]
     # an episode earns 1 + 2 + ... : a lost life does not end it, and rewards are not clipped
-    length = float(found[0]["length_mean"])
-    assert 2 <= length <= 6 and float(found[0]["return_mean"]) > length
+    length, most = (float(found[0][name]) for name in ("length_mean", "return_max"))
+    assert 2 <= length <= 6 and most > length
     for step in (192, 256):
         shutil.rmtree(folder / "checkpoints" / str(step))
     capsys.readouterr()
@@ -190,7 +193,7 @@ def test_what_the_host_cannot_do_is_refused(changes, line):
 @pytest.mark.parametrize(
     "env_id, line",
     [
-        ("nobody/Pong-v5", r"'nobody' is not a library: use one of atari, brax, .*"),
+        ("nobody/Pong-v5", r"'nobody' is not a library: use one of atari, atari2p, brax, .*"),
         pytest.param(
             "atari/Pnog-v5", r"atari has no 'Pnog-v5': did you mean atari/Pong-v5 or .*\?", marks=needs("atari")
         ),
@@ -246,6 +249,61 @@ def test_an_environment_on_the_device_is_limited_and_reset(env_id):
     assert (state.time == since).all()
     same = (met["obs"] == met["final_observation"]).reshape(25, ENVS, -1).all(axis=-1)
     assert same[~over].all() and np.isfinite(met["reward"]).all()
+
+
+@needs("pgx")
+def test_board_games_for_two(tmp_path):
+    """Connect four by hand, then a training."""
+    env = make_world("pgx/connect_four")
+    obs, state = env.reset(jax.random.key(0))
+    first = int(state.inner.current_player)
+    legal = np.asarray(env.legal(state))
+    assert obs.shape == (2, *env.observation_space(None).shape) and not obs.any()
+    assert legal[first].all() and legal[1 - first].tolist() == [True] + 6 * [False]
+    step = jax.jit(env.step)
+    for turn in range(7):  # the first player drops four discs into column 2, the second three into column 3
+        mover = (first + turn) % 2
+        actions = jnp.zeros(2, jnp.int32).at[mover].set(2 if mover == first else 3)
+        obs, state, reward, terminated, truncated, info = step(jax.random.key(turn), state, actions)
+        seen = info["final_observation"]  # the plane of a player's own discs, then of the other's
+        assert seen[mover, ..., 0].sum() == turn // 2 + 1 == seen[1 - mover, ..., 1].sum()
+    assert terminated and not truncated and reward[first] == 1 == -reward[1 - first] and state.time == 0
+    args = small("ppo_selfplay", env_id="pgx/connect_four", run_dir=str(tmp_path))
+    folder = script("ppo_selfplay").main(args)
+    assert len(rows(folder)) == 3 and (folder / "elo.csv").exists()
+
+
+@needs("atari2p")
+def test_atari_s_pong_for_two(tmp_path):
+    """Seat 1 has the right paddle, seat 0 sees the mirror image, and a point is won by one and lost by the other."""
+    env = make_world("atari2p/Pong-v5")
+    params = env.default_params.replace(max_steps_in_episode=300)
+    envs = ParallelSeats(env, params)
+    moves = jnp.tile(jnp.array([2, 3]), ENVS)  # seat 0 up, seat 1 down
+
+    @jax.jit
+    def run(key):
+        view, state = envs.reset(key, ENVS)
+
+        def step(carry, key):
+            view, state, reward, terminated, truncated, info = envs.step(key, carry, moves)
+            return state, (view.seen, reward, truncated, info["final_observation"].seen)
+
+        return view.seen, jax.lax.scan(step, state, jax.random.split(jax.random.key(1), 320))[1]
+
+    first, (seen, reward, truncated, final) = jax.device_get(run(jax.random.key(0)))
+    np.testing.assert_array_equal(seen[:, 0::2], seen[:, 1::2, :, ::-1])
+    paddle = lambda frame: np.flatnonzero(frame[14:77, 73:76, 0].max(axis=1) > 110)  # noqa: E731
+    early, late = seen[2], seen[20]
+    assert paddle(late[1]).mean() > paddle(early[1]).mean() > paddle(late[0]).mean()
+    assert (truncated[299] & ~truncated[298]).all() and not truncated[:299].any()
+    assert (final[299] != seen[299]).any() and (final[298] == seen[298]).all()
+    points = reward[:300].reshape(300, ENVS, 2).sum(axis=0)
+    assert (points[:, 0] + points[:, 1] <= 0).all() and (points != 0).any()
+    limits = ("max_steps_in_episode=40",)
+    args = small("ppo_selfplay", env_id="atari2p/Pong-v5", env_params=limits, run_dir=str(tmp_path), capture_video=True)
+    folder = script("ppo_selfplay").main(args)
+    assert len(rows(folder)) == 3 and (folder / "episode.gif").exists()
 
 
 @needs("xminigrid")

@@ -17,7 +17,7 @@ from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.baselines.devices.mesh import seed_by_seed
 from popgym_arcade.baselines.environment import in_names, is_arcade
 from popgym_arcade.baselines.errors import UserError, WrongType, one_line
-from popgym_arcade.baselines.running.checkpoints import find_checkpoint, is_sound, restore
+from popgym_arcade.baselines.running.checkpoints import find_checkpoint, restore
 from popgym_arcade.baselines.running.command_line import read_args
 from popgym_arcade.baselines.running.evaluation import make_keys
 from popgym_arcade.baselines.scripts import load_script, script_name, script_of
@@ -52,25 +52,28 @@ def twin_name(args: Any) -> str:
     return "pomdp" if args.partial_obs else "mdp"
 
 
-def load_agents(patterns: tuple[str, ...], step: int | None = None) -> list[Agent]:
+def load_agents(patterns: tuple[str, ...], step: int | None = None, for_two: bool = False) -> list[Agent]:
     """The agents of all runs that match the patterns, one for each task; a name that is taken gets a number."""
     agents: dict[str, Agent] = {}
     for folder in find_runs(patterns):
-        for agent in each_task(load_agent(folder, step)):
+        for agent in each_task(load_agent(folder, step, for_two)):
             names = (agent.name if i == 1 else f"{agent.name}-{i}" for i in itertools.count(1))
             name = next(name for name in names if name not in agents)
             agents[name] = dataclasses.replace(agent, name=name)
     return list(agents.values())
 
 
-def load_agent(folder: str | Path, step: int | None = None) -> Agent:
+def load_agent(folder: str | Path, step: int | None = None, for_two: bool = False) -> Agent:
     """The agent of a run folder, from its last sound checkpoint or the one of `step`.
 
     Raises:
-        UserError: if this is not a run folder, its script cannot be loaded, or its parameters do not fit the script
+        UserError: if this is not a run folder, its script cannot be loaded, or its parameters do not fit the script;
+            unless `for_two`, if it plays both seats of games for two
     """
     folder = Path(folder)
     script = load_script(folder)
+    if script.Args.FOR_TWO and not for_two:
+        raise UserError(f"{folder} plays both seats of a game for two: only evaluate.py and popgym-arcade-play read it")
     try:
         args = dataclasses.replace(read_args(folder, script.Args), num_devices=1)  # this machine may have only one
         args = args.checked()
@@ -80,7 +83,7 @@ def load_agent(folder: str | Path, step: int | None = None) -> Agent:
         raise UserError(f"{folder}: its arguments do not fit {Path(script.__file__).name}: {about}") from None
     step = find_checkpoint(folder, step)
     params = load_params(folder, args, step)
-    return Agent(name=folder.name, folder=folder, step=step, saved=args, args=args, params=params)
+    return Agent(name=folder.resolve().name, folder=folder, step=step, saved=args, args=args, params=params)
 
 
 def load_params(folder: Path, args: Any, step: int) -> Any:
@@ -106,12 +109,6 @@ def params_at(agent: Agent, step: int) -> Any:
     if step == agent.step:
         return agent.params
     return load_params(agent.folder, agent.saved, step) if step else first_params(agent.saved)
-
-
-def saved_steps(folder: Path) -> list[int]:
-    """The steps of a run's sound checkpoints, in order."""
-    checkpoints = [path for path in (folder / "checkpoints").glob("*") if path.name.isdigit() and is_sound(path)]
-    return sorted(int(path.name) for path in checkpoints)
 
 
 def each_task(agent: Agent) -> list[Agent]:

@@ -8,16 +8,6 @@ TWINS_IN_WORDS = {"mdp": "fully observable", "pomdp": "partially observable", "s
 MEMORIES_IN_WORDS = {"none": "no memory", "MLP": "MLP (no memory)"}
 
 
-def write_csv(path: Path, columns: Iterable[str], rows: Iterable[dict]) -> None:
-    """A header, then a line per row, with empty cells for missing columns. The file is never half written."""
-    draft = path.with_name(f"{path.name}.tmp")
-    with draft.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(columns))
-        writer.writeheader()
-        writer.writerows(rows)
-    draft.replace(path)
-
-
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows of a file, every value as text. Raises OSError, UnicodeDecodeError or csv.Error if it cannot be read."""
     with path.open(newline="", encoding="utf-8") as file:
@@ -26,6 +16,8 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 def write_table(out: str, columns: Iterable[str], rows: Iterable[dict], text: str) -> None:
     """Writes the rows to `out`.csv and the table `text` to `out`.md, creates their folder, and prints the table."""
+    from popgym_arcade.baselines.running.csv_files import write_csv  # some read this file without the package
+
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     write_csv(Path(f"{out}.csv"), columns, rows)
     Path(f"{out}.md").write_text(text, encoding="utf-8")

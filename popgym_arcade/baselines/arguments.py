@@ -15,7 +15,7 @@ from gymnax.environments import spaces
 
 from popgym_arcade.baselines import limits
 from popgym_arcade.baselines.env_params import MAX_INT
-from popgym_arcade.baselines.environment import check_host, in_names, is_arcade, make_env, shows_pixels, spaces_of
+from popgym_arcade.baselines.environment import check_env, in_names, is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, plain
 from popgym_arcade.baselines.scripts import script_name, script_of
@@ -31,6 +31,7 @@ class RunArgs:
     """
 
     ACTIONS: ClassVar[type] = spaces.Discrete  # the kind of actions a script's policy chooses
+    FOR_TWO: ClassVar[bool] = False  # whether a script plays both seats of games for two
 
     env_params: tuple[str, ...] = ()
     """fields of the environment's parameters to replace, as NAME=VALUE ..."""
@@ -198,7 +199,7 @@ class RunArgs:
                 raise UserError(str(error).replace("--env-params ", "--eval-env-params ")) from None
             if self.eval_env_params and spaces_of(task.in_evaluation()) != spaces_of(task):
                 raise UserError("--eval-env-params change the observations or actions: use --env-params for that")
-            check_host(self, f"{id_flag} {task.env_id}", env)
+            check_env(self, f"{id_flag} {task.env_id}", env)
             actions = env.action_space(env_params)
             if not isinstance(actions, self.ACTIONS):
                 kinds = f"{type(actions).__name__} actions: use one with {self.ACTIONS.__name__} actions"
@@ -218,10 +219,10 @@ class RunArgs:
         """Raises UserError if `save_every` keeps checkpoints that are never written."""
         if self.save_every and not 0 < self.checkpoint_every <= self.save_every:
             kept = f"--save-every {self.save_every} keeps some of the checkpoints"
-            raise UserError(f"{kept}: use a --checkpoint-every from 1 to {self.save_every}")
+            raise UserError(f"{kept}: use a --checkpoint-every from 1 to {self.save_every}, or --save-every 0")
         if self.save_every and self.grid > self.save_every:
             apart = f"checkpoints are {self.grid} steps apart because of --log-every"
-            raise UserError(f"--save-every {self.save_every}: {apart}, use {self.grid} or more")
+            raise UserError(f"--save-every {self.save_every}: {apart}, use {self.grid} or more, or 0")
 
 
 @dataclass(frozen=True)

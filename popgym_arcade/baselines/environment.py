@@ -22,6 +22,7 @@ from popgym_arcade.baselines.env_params import with_changes
 from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment
 from popgym_arcade.environments.contract import check_interface
+from popgym_arcade.environments.two_player import TwoPlayerEnvironment, both_seats, check_seats, has_two_seats
 from popgym_arcade.own_classes import class_of
 from popgym_arcade.registration import make_game
 
@@ -66,7 +67,9 @@ def make_own(env_id: str, twin: dict) -> tuple[Environment, Any]:
     try:
         env = make_game(env_id, **twin) if issubclass(own, ArcadeEnvironment) else own()
         env_params = env.default_params
-        if not issubclass(own, ArcadeEnvironment):
+        if has_two_seats(env):
+            check_seats(own.__name__, both_seats(env), env_params)
+        elif not issubclass(own, ArcadeEnvironment):
             check_interface(own.__name__, env, env_params)
     except Exception as error:
         text = str(error) if isinstance(error, ValueError) else one_line(error)
@@ -124,8 +127,12 @@ def spaces_of(args: Any) -> tuple:
     return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)
 
 
-def check_host(args: Any, env_id: str, env: Environment) -> None:
-    """Raises UserError for what an environment that runs outside JAX cannot do."""
+def check_env(args: Any, env_id: str, env: Environment) -> None:
+    """Raises UserError for an environment that these arguments cannot train on, called `env_id`."""
+    if isinstance(env, TwoPlayerEnvironment) and not args.FOR_TWO:
+        raise UserError(f"{env_id} is a game for two: use ppo_selfplay.py")
+    if args.FOR_TWO and not has_two_seats(env):
+        raise UserError(f"{env_id} is not a game for two")
     if runs_on_host(env) and args.num_seeds > 1:
         raise UserError(f"{env_id} runs outside JAX, where seeds cannot train together: use --num-seeds 1")
     if runs_on_host(env) and (args.distributed or (args.num_devices or jax.device_count()) > 1):

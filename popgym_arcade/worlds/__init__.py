@@ -17,11 +17,13 @@ from gymnax.environments.environment import Environment
 # library: (what to import, the extra of popgym-arcade that installs it)
 LIBRARIES = {
     "atari": ("ale_py", "atari"),
+    "atari2p": ("multi_agent_ale_py", "atari2p"),
     "brax": ("brax", "brax"),
     "craftax": ("craftax", "craftax"),
     "envpool": ("envpool", "envpool"),
     "jumanji": ("jumanji", "jumanji"),
     "navix": ("navix", "navix"),
+    "pgx": ("pgx", "pgx"),
     "playground": ("mujoco_playground", "playground"),
     "xminigrid": ("xminigrid", "xminigrid"),
 }

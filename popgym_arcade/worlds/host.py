@@ -8,7 +8,7 @@ pool it is in, and how many steps that pool had taken. A state that is no longer
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
+
+from popgym_arcade.environments.two_player import SEATS, TwoPlayerEnvironment
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class HostEnvironment(Environment):
     """
 
     on_host = True
+    seat_axis: ClassVar[tuple[int, ...]] = ()  # of observations, rewards and actions
 
     def make_pool(self, num_envs: int, params: EnvParams) -> Pool:
         """A pool of this many environments."""
@@ -80,6 +83,7 @@ class HostEnvironment(Environment):
         """First observation and state. In a pool of the same size, the same key begins the same episode."""
         params = self.default_params if params is None else params
         number, space = next(numbers), self.observation_space(params)
+        obs_shape = *self.seat_axis, *space.shape
 
         def on_host(seeds) -> tuple[np.ndarray, HostState]:
             seeds = np.asarray(seeds)  # JAX's operations on them could deadlock here
@@ -87,11 +91,11 @@ class HostEnvironment(Environment):
                 pools[number] = self.make_pool(len(seeds), params)
             times[number] = 0
             state = HostState(np.full(len(seeds), number, np.int32), np.zeros(len(seeds), np.int32))
-            return like(pools[number].reset(seeds), space), state
+            return like(pools[number].reset(seeds), obs_shape, space.dtype), state
 
         def of_all(seeds):
             state = jax.ShapeDtypeStruct(seeds.shape, jnp.int32)
-            obs = jax.ShapeDtypeStruct((*seeds.shape, *space.shape), space.dtype)
+            obs = jax.ShapeDtypeStruct((*seeds.shape, *obs_shape), space.dtype)
             return io_callback(on_host, (obs, HostState(state, state)), seeds)
 
         return for_all(of_all)(jax.random.randint(key, (), 0, 2**31 - 1, jnp.int32))
@@ -106,6 +110,7 @@ class HostEnvironment(Environment):
         """
         params = self.default_params if params is None else params
         space = self.observation_space(params)
+        obs_shape = *self.seat_axis, *space.shape
 
         def on_host(state, action) -> tuple:
             state, action = jax.tree.map(np.asarray, (state, action))  # JAX's operations on them could deadlock here
@@ -116,7 +121,7 @@ class HostEnvironment(Environment):
                 raise RuntimeError(f"step all {pools[number].num_envs} environments of a pool at once")
             found = pools[number].step(action)
             times[number] = time + 1
-            obs, final_obs = like(found.obs, space), like(found.final_obs, space)
+            obs, final_obs = (like(x, obs_shape, space.dtype) for x in (found.obs, found.final_obs))
             rewards = (np.asarray(x, np.float32) for x in (found.reward, found.raw_reward))
             flags = (np.asarray(x, bool) for x in (found.terminated, found.truncated & ~found.terminated, found.over))
             return (obs, final_obs, *rewards, *flags, np.full(len(obs), time + 1, np.int32))
@@ -124,14 +129,20 @@ class HostEnvironment(Environment):
         def of_all(state, action):
             shape = state.pool.shape
             of = lambda dtype, *more: jax.ShapeDtypeStruct((*shape, *more), dtype)  # noqa: E731
-            obs = of(space.dtype, *space.shape)
-            shapes = (obs, obs, *(of(jnp.float32),) * 2, *(of(jnp.bool_),) * 3, of(jnp.int32))
+            obs, reward = of(space.dtype, *obs_shape), of(jnp.float32, *self.seat_axis)
+            shapes = (obs, obs, reward, reward, *(of(jnp.bool_),) * 3, of(jnp.int32))
             return io_callback(on_host, shapes, state, action)
 
         found = for_all(of_all)(state, action)
         obs, final_obs, reward, raw_reward, terminated, truncated, over, time = found
         info = {"final_observation": final_obs, "raw_reward": raw_reward, "over": over}
         return obs, state.replace(time=time), reward, terminated, truncated, info
+
+
+class HostSeats(HostEnvironment, TwoPlayerEnvironment):
+    """A game for two that runs outside JAX. Its pools have observations [N, 2, ...], and actions and rewards [N, 2]."""
+
+    seat_axis = (SEATS,)
 
 
 def for_all(function: Callable) -> Callable:
@@ -150,6 +161,6 @@ def for_all(function: Callable) -> Callable:
     return of_one
 
 
-def like(x: np.ndarray, space: spaces.Box) -> np.ndarray:
-    """`x`, [N, ...], with the dtype and shape of the space."""
-    return np.ascontiguousarray(x, space.dtype).reshape(len(x), *space.shape)
+def like(x: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """`x`, [N, ...], as N arrays of this shape and dtype."""
+    return np.ascontiguousarray(x, dtype).reshape(len(x), *shape)

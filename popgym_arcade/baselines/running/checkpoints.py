@@ -116,6 +116,12 @@ def find_checkpoint(folder: str | Path, step: int | None = None) -> int:
     raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
 
 
+def saved_steps(folder: str | Path) -> list[int]:
+    """The steps of a run's sound checkpoints, in order."""
+    checkpoints = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit() and is_sound(path)]
+    return sorted(int(path.name) for path in checkpoints)
+
+
 def set_aside_later(folder: str | Path, step: int) -> None:
     """Renames the checkpoints after `step`, which are damaged: new ones take their place, but they are kept."""
     for checkpoint in Path(folder, "checkpoints").glob("*"):

@@ -79,7 +79,7 @@ def minibatch_bytes(args: Any, script: ModuleType, state: Any, transition: Any) 
 
     def inputs():
         blank = lambda x: jnp.zeros((steps, batch, *x.shape[1:]), x.dtype)  # noqa: E731
-        obs, prev_action = blank(state.actor.obs), blank(transition.action)
+        obs, prev_action = jax.tree.map(blank, (state.actor.obs, transition.action))
         return script.initial_carry(network, batch), obs, prev_action, jnp.ones((steps, batch), bool)
 
     backward = backward_bytes(lambda params: script.forward(network, params, *inputs())[1], state.params)

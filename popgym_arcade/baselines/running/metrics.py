@@ -1,6 +1,6 @@
 """Updates in chunks, and the sums from which the curves are made.
 
-An update returns sums that add up over updates. Shapes: T steps of a rollout, E environments.
+An update returns sums that add up over updates. Shapes: T steps of a rollout, E environments, P = 2 E players.
 """
 
 import math
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from popgym_arcade.baselines.errors import Diverged
+from popgym_arcade.environments.two_player import SEATS
 
 
 def repeat(update: Callable) -> Callable:
@@ -57,6 +58,23 @@ def episode_curves(sums: dict) -> dict[str, np.ndarray]:
     episodes = nan_if_zero(sums["episodes"])
     means = {f"charts/{name}": sums[name] / episodes for name in ("episodic_return", "episodic_length")}
     return means | {"charts/episodes": episodes}
+
+
+def player_sums(players: Any) -> dict[str, jax.Array]:
+    """`episode_sums` of games for two, from the Episode [T, P] of their players; returns are [2], of the seats."""
+    games = jax.tree.map(lambda x: x.reshape(len(x), -1, SEATS), players)  # [T, E, 2]
+    return {
+        "episodes": games.over[..., 0].sum(dtype=jnp.int32),
+        "episodic_return": (games.over * games.total_reward).sum(axis=(0, 1)),
+        "episodic_length": (games.over * games.length)[..., 0].sum(dtype=jnp.float32),
+    }
+
+
+def player_curves(sums: dict) -> dict[str, np.ndarray]:
+    """`episode_curves` of games for two: the returns of both players, and as `episodic_return` that of the first."""
+    totals, games = np.moveaxis(np.asarray(sums["episodic_return"]), -1, 0), nan_if_zero(sums["episodes"])
+    returns = {f"charts/episodic_return-player{i}": total / games for i, total in enumerate(totals)}
+    return returns | episode_curves(sums | {"episodic_return": totals[0]})
 
 
 def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from popgym_arcade.baselines import seats
 from popgym_arcade.baselines.environment import in_names, is_arcade, make_env
 from popgym_arcade.baselines.running.records import Records
 
@@ -69,7 +70,7 @@ def record_episode(args: Any, begin: Callable, act: Callable, greedy: Any, param
     count = len(cameras)
 
     def shots(states, obs) -> list[jax.Array]:
-        each = [obs[n : n + 1] for n in range(count)]
+        each = [obs[n : n + 1] for n in range(count)] if count > 1 else [obs]
         states = states if count > 1 else (states,)
         return [shoot(state, seen)[0] for shoot, state, seen in zip(cameras, states, each, strict=True)]
 
@@ -97,8 +98,13 @@ def camera(args: Any, partials: tuple[bool, ...]) -> Callable:
     """shoot(states, obs) -> uint8 [E, height, width, 3]: the frames of E environments.
 
     Of popgym_arcade's games, the twins in `partials` are drawn side by side from the states. Of other environments,
-    the frame is the observation.
+    the frame is the observation. Of games for two, it is what the agent sees next to what its opponent would see on the
+    same twin, and if a second twin is asked for and the first hides something, the full frame.
     """
+    if args.FOR_TWO:
+        hides = len(partials) > 1 and args.partial_obs
+        full = make_env(dataclasses.replace(args, partial_obs=False))[0].get_obs if hides else None
+        return lambda states, obs: in_rgb(seats.side_by_side(obs.seen, full and jax.vmap(full)(states)))
     if not is_arcade(args):
         return lambda states, obs: in_rgb(obs)
     twins = [make_env(dataclasses.replace(args, partial_obs=partial))[0] for partial in partials]

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import popgym_arcade
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.running.mirror import Mirror
 
 BEST_RETURN = 1.0  # of every popgym_arcade game, see docs/environments.md
@@ -68,7 +69,9 @@ class Evaluations:
         """Whether a training at this step is over and has written everything."""
         over = step >= self.args.total_timesteps or self.reached_target()
         recorded = not getattr(self.args, "capture_video", False) or any(self.folder.glob("episode*.gif"))
-        return over and step in self.returns("greedy")[0] and (self.folder / "curve.png").is_file() and recorded
+        rated = not getattr(self.args, "elo_games", 0) or (self.folder / "elo.png").is_file()
+        drawn = (self.folder / "curve.png").is_file() and recorded and rated
+        return over and drawn and step in self.returns("greedy")[0]
 
 
 class Records(Evaluations):
@@ -98,12 +101,7 @@ class Records(Evaluations):
         """Replaces `eval.csv` as a whole, so that it is never half written."""
         if not self.writers:
             return
-        draft = self.folder / "eval.csv.tmp"
-        with draft.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, self.columns)
-            table.writeheader()
-            table.writerows(self.evaluations)
-        draft.rename(self.folder / "eval.csv")
+        write_csv(self.folder / "eval.csv", self.columns, self.evaluations)
 
     def text(self, tag: str, markdown: str) -> None:
         for writer in self.writers[:1]:

@@ -16,7 +16,7 @@ _WORKER = ThreadPoolExecutor(1)
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[list[int]]:
+def stop_signals(after: str = "this chunk") -> Iterator[list[int]]:
     """Within the context, Ctrl-C and SIGTERM are only noted in the list it yields; a second one ends the process."""
     received: list[int] = []
 
@@ -24,7 +24,8 @@ def stop_signals() -> Iterator[list[int]]:
         if received:
             os._exit(128 + number)
         received.append(number)
-        os.write(2, b"\nstopping after this chunk; a second signal stops at once\n")  # print may be interrupted here
+        text = f"\nstopping after {after}; a second signal stops at once\n"
+        os.write(2, text.encode())  # print may be interrupted here
 
     numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
     previous = {number: signal.signal(number, note) for number in numbers}
