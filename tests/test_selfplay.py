@@ -269,6 +269,8 @@ def test_agents_of_other_scripts_and_of_the_other_twin_take_part_and_are_filmed(
 
         with Image.open(film) as frames:
             assert frames.size == ((768 if name == "ppo_rnn" else 512), 256) and frames.n_frames > 2
+    args = evaluate.Args(runs=(str(other),), against=str(mine), env_params=limit, gif=True, out=str(tmp_path / "other"))
+    assert len([*evaluate.main(args).glob("*.gif")]) == 1
 
 
 def test_what_cannot_play_against_each_other_is_refused_in_one_line(run, tmp_path):

@@ -122,6 +122,7 @@ def rate(args: Any, folder: Path, init: Callable, actor: tuple, policy: Any) -> 
     steps = np.array([0, *saved_steps(folder)])
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, MOST).round().astype(int))]
     networks = [first, *(restore(folder, int(step), {"params": first})["params"] for step in steps[1:])]
+    say(f"rating {len(steps)} networks ...")
     match, rows, game_rows = jax.jit(make_match(args, actor, policy)), [], []
     for i in range(args.num_seeds):
         of_seed = networks if args.num_seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], each) for each in networks]
