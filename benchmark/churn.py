@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 import popgym_arcade
 from popgym_arcade.analysis.command_line import launch
@@ -162,7 +163,7 @@ def draw_over_time(axes: Axes, rows: list[dict]) -> None:
             axes.fill_between(middle, low, high, color=color, alpha=0.15, linewidth=0)
     axes.set(xlabel="share of the training", ylabel="greedy actions changed", xlim=(0, 1), ylim=(0, None))
     axes.set_title("by one gradient step, all memories", fontsize=11)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -182,7 +183,7 @@ def draw_by_memory(axes: Axes, rows: list[dict], memories: list[str]) -> None:
     axes.set_yticks(range(len(memories)), [MEMORIES_IN_WORDS.get(memory, memory) for memory in memories])
     axes.set(ylim=(len(memories) - 0.5, -0.5), xlabel="greedy actions changed", xlim=(0, None))
     axes.set_title("by one gradient step, mean of the training", fontsize=11)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right", "left"]].set_visible(False)

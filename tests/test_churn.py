@@ -49,6 +49,15 @@ def test_churn_by_tenth_memory_and_twin(tmp_path):
     assert before == [Path(f"{out}{ending}").read_bytes() for ending in (".csv", ".md", ".png")]
 
 
+def test_the_axes_are_labelled_with_exact_percentages(tmp_path):
+    write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, 0.17)  # ticks every 2.5%
+    figure = churn.draw(churn.collect((f"{tmp_path}/runs/*",)))
+    figure.canvas.draw()
+    for axis in (figure.axes[0].yaxis, figure.axes[1].xaxis):
+        labels = [float(label.get_text().removesuffix("%")) / 100 for label in axis.get_ticklabels()]
+        np.testing.assert_allclose(labels, axis.get_ticklocs(), atol=1e-9)
+
+
 def test_a_single_seed_has_no_interval_and_a_tenth_without_a_point_no_churn(tmp_path):
     run = write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, 0.4, seeds=(3,))
     rows = list(churn.rows_of(run))
