@@ -50,7 +50,7 @@ def test_churn_by_tenth_memory_and_twin(tmp_path):
 
 
 def test_the_axes_are_labelled_with_exact_percentages(tmp_path):
-    write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, 0.17)  # ticks every 2.5%
+    write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, 0.2)  # ticks every 2.5%
     figure = churn.draw(churn.collect((f"{tmp_path}/runs/*",)))
     figure.canvas.draw()
     for axis in (figure.axes[0].yaxis, figure.axes[1].xaxis):
