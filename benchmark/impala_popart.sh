@@ -37,7 +37,7 @@ for seed in $SEEDS; do
     done
 done
 report impala_games "Games alone and together" --by exp_name --training
-[ "$BUDGET" = smoke ] || run benchmark/multitask_speed.py --env-ids $ENVS
+[ "$BUDGET" = smoke ] || run benchmark/multitask_speed.py --env-ids $ENVS --out "$OUT/multitask_speed.csv"
 mapfile -t runs < <(runs_of "*__*")
 analyse filter_comparison.py filters --runs "${runs[@]}" --by exp_name --pairs same-seed
 for name in together popart; do

@@ -26,7 +26,7 @@ class Args:
     """log points of each process; the first does not count"""
     point_steps: int = 8192
     """environment steps between log points"""
-    out: str = "benchmark/results/multitask_speed.csv"
+    out: str = "runs/multitask_speed.csv"
     """table to write"""
 
 

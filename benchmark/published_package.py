@@ -54,7 +54,7 @@ class Args:
     """length of a measurement; longer if a single call takes longer"""
     environment: PathName = ".cache/popgym-arcade-0.0.7"
     """folder of the published package's environment, created if it is missing"""
-    out: PathName = "docs/figures/published_package"
+    out: PathName = "runs/published_package"
     """folder that receives the CSV, the table and the picture"""
 
     def checked(self) -> "Args":

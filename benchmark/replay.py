@@ -38,7 +38,7 @@ class Args:
     """steps of a timed run"""
     flags: str = ""
     """more flags of the script"""
-    out: str = "benchmark/results/replay.csv"
+    out: str = "runs/replay.csv"
     """table to write"""
 
 

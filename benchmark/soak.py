@@ -93,7 +93,7 @@ class Args:
     """checkpoints of the second training whose memory is watched"""
     seed: int = 0
     """seed for the moments at which faults happen"""
-    out: PathName = "benchmark/results/reliability.csv"
+    out: PathName = "runs/reliability.csv"
     """table to write"""
 
 

@@ -60,7 +60,7 @@ class Args:
     """timed rollouts of each kind; the median counts"""
     others: bool = False
     """measure gymnax's own environments as well"""
-    out: PathName = "docs/figures/throughput"
+    out: PathName = "runs/throughput"
     """folder that receives throughput.csv, throughput.md and throughput.png"""
 
     def checked(self) -> "Args":

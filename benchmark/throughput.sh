@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # Frames per second of every environment (docs/throughput.md): all ids, and gymnax's own, with 64 environments (1024 on
 # a GPU); all ids at 256 px; and the Easy ids by number of environments. ENVS restricts all three. About half an hour on
-# two CPU cores; run nothing else on the machine. Settings: see common.sh. With BUDGET=cpu and without ENVS, OUT
-# defaults to the folder that the page reads.
-#   benchmark/throughput.sh
-[ "${BUDGET:-cpu}" != cpu ] || [ -n "${ENVS:-}" ] || OUT="${OUT:-docs/figures}"
+# two CPU cores; run nothing else on the machine. Settings: see common.sh.
+#   OUT=docs/figures benchmark/throughput.sh
 WITHOUT="SEEDS TWINS"
 given="${ENVS:-}"
 source "$(dirname "$0")/common.sh"

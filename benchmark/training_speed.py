@@ -3,8 +3,8 @@
     python benchmark/training_speed.py --memories LRU MinGRU GRU --hidden-sizes 512 128
     python benchmark/training_speed.py --studies scripts compile parts arithmetic memory
     python benchmark/training_speed.py --studies num_envs parts arithmetic memory target --settings published fastest \
-        --num-envs 16 64 256 1024 4096 --precisions float32 bfloat16 --device gpu --out results/training_speed/gpu
-    python benchmark/training_speed.py --docs docs/performance.md
+        --num-envs 16 64 256 1024 4096 --precisions float32 bfloat16 --device gpu --out runs/training_speed/gpu
+    python benchmark/training_speed.py --docs docs/performance.md --out benchmark/results/training_speed
 
 Every measurement has its own process. Each study writes STUDY.csv, row by row, and all tables go to tables.md. A failed
 measurement is a row that says why. Rates are medians of TensorBoard's charts/SPS over the log points after the first.
@@ -106,7 +106,7 @@ class Args:
     """more flags for every training except the one of target, for example --flags="--num-devices 1" """
     device: str = ""
     """cpu or gpu; empty: the default of JAX"""
-    out: str = "benchmark/results/training_speed"
+    out: str = "runs/training_speed"
     """folder that receives STUDY.csv and tables.md"""
     docs: str = ""
     """page whose tables are filled in from the CSV files in OUT; nothing is measured"""
@@ -132,6 +132,8 @@ class Args:
             raise UserError("--num-envs, --num-steps, --hidden-sizes, --matrix-sizes: use numbers of 1 or more")
         if self.docs and not Path(self.docs).is_file():
             raise UserError(f"--docs {self.docs}: no such page")
+        if self.docs and not any(Path(self.out).rglob("*.csv")):
+            raise UserError(f"--out {self.out}: no table there, so nothing to fill in")
         wants_fastest = FASTEST in self.settings and {"parts", "arithmetic", "memory"} & set(self.studies)
         if wants_fastest and "num_envs" not in self.studies and not (Path(self.out) / "num_envs.csv").exists():
             raise UserError(f"--settings {FASTEST}: measure --studies num_envs first, into the same --out")

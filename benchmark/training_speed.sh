@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # Speed, parts, arithmetic, memory and compile times of the training scripts (docs/performance.md). Less than an hour on
-# a CPU, half an hour on a GPU; run nothing else on the machine. Settings: see common.sh; OUT defaults to the folder
-# that the page reads.
-#   BUDGET=gpu benchmark/training_speed.sh
-[ "${BUDGET:-cpu}" != cpu ] || OUT="${OUT:-benchmark/results/training_speed}"
-[ "${BUDGET:-cpu}" != gpu ] || OUT="${OUT:-benchmark/results/training_speed/gpu}"
+# a CPU, half an hour on a GPU; run nothing else on the machine. Settings: see common.sh.
+#   OUT=benchmark/results/training_speed benchmark/training_speed.sh
+#   BUDGET=gpu OUT=benchmark/results/training_speed/gpu benchmark/training_speed.sh
 WITHOUT="ENVS SEEDS TWINS"
 source "$(dirname "$0")/common.sh"
 case "$BUDGET" in

@@ -117,6 +117,18 @@ def test_every_command_has_flags_that_its_script_accepts(path, budget, tmp_path)
         else:
             args = tyro.cli(import_module(stem).Args, args=flags)
             getattr(args, "checked", lambda: None)()
+            assert Path(getattr(args, "out", tmp_path)).is_relative_to(tmp_path)  # OUT and RUN_DIR are there
+
+
+# each makes a table of the site, the same on every machine, or refuses to replace it with a part of it (memory_cost)
+MAKES_THE_SITE = {"gallery", "memory_cost", "oracle", "published_rules", "random_policy", "ship_agent"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmark").glob("*.py")), ids=lambda path: path.stem)
+def test_no_measurement_overwrites_the_tables_of_the_site_unless_asked(path):
+    out = re.search(r'^    out: .* = "(.*)"$', path.read_text(), re.MULTILINE)
+    if path.stem not in MAKES_THE_SITE and out:
+        assert not out[1] or out[1].startswith("runs/")
 
 
 def test_a_variant_is_refused_unless_every_expression_changes_the_script(tmp_path):

@@ -328,6 +328,7 @@ def test_a_table_is_filled_in_repeatedly(tmp_path):
         ({"points": 1}, "--points 1: use 2 or more"),
         ({"num_envs": (0,)}, "1 or more"),
         ({"docs": "nowhere.md"}, "no such page"),
+        ({"docs": str(PAGES[0]), "out": "nowhere"}, "nothing to fill in"),
     ],
 )
 def test_wrong_arguments_are_refused_with_what_to_change(change, message):
