@@ -6,7 +6,7 @@ Page:  docs/contamination.md
 The agent's own episodes are replayed with its own actions. Only what the network sees is changed, and its outputs are
 compared with those of the unchanged replay, step by step after the change.
 
-Paper: Wang et al. 2025, "Investigating Memory in RL with POPGym Arcade", https://arxiv.org/abs/2503.01450
+Paper: Wang et al. 2025, "Investigating Memory in Model-Free RL with POPGym Arcade", https://arxiv.org/abs/2503.01450
 Shapes: T steps, B episodes, V versions of what is seen (the first unchanged), A actions, L steps since the change.
 """
 

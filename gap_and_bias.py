@@ -1,7 +1,7 @@
 """What partial observability costs an agent that remembers, and what its memory costs where none is needed.
 
-Observability gap and memory bias are those of Wang et al. 2025, "Investigating Memory in RL with POPGym Arcade",
-https://arxiv.org/abs/2503.01450; interquartile means and intervals are rliable's (Agarwal et al. 2021, "Deep
+Observability gap and memory bias are those of Wang et al. 2025, "Investigating Memory in Model-Free RL with POPGym
+Arcade", https://arxiv.org/abs/2503.01450; interquartile means and intervals are rliable's (Agarwal et al. 2021, "Deep
 Reinforcement Learning at the Edge of the Statistical Precipice", https://arxiv.org/abs/2108.13264).
 
 Run:   python gap_and_bias.py --runs 'runs/*'

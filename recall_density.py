@@ -3,7 +3,7 @@
 Run:   python recall_density.py --runs 'runs/NavigatorEasy__*' --episodes 32
 Page:  docs/recall_density.md
 
-Paper: Wang et al. 2025, "Investigating Memory in RL with POPGym Arcade", https://arxiv.org/abs/2503.01450
+Paper: Wang et al. 2025, "Investigating Memory in Model-Free RL with POPGym Arcade", https://arxiv.org/abs/2503.01450
 Shapes: T steps of a complete episode, n = T - 1 its last step, A actions.
 """
 

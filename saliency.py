@@ -4,8 +4,9 @@ Run:   python saliency.py
        python saliency.py --runs 'runs/NavigatorEasy__pomdp__*' --twin both --kind gradient perturbation
 Page:  docs/saliency.md
 
-Papers: Wang et al. 2025, "Investigating Memory in RL with POPGym Arcade", https://arxiv.org/abs/2503.01450 (gradient);
-Greydanus et al. 2018, "Visualizing and Understanding Atari Agents", https://arxiv.org/abs/1711.00138 (perturbation).
+Papers: Wang et al. 2025, "Investigating Memory in Model-Free RL with POPGym Arcade", https://arxiv.org/abs/2503.01450
+(gradient); Greydanus et al. 2018, "Visualizing and Understanding Atari Agents", https://arxiv.org/abs/1711.00138
+(perturbation).
 Shapes: T steps of an episode, n the step that is explained, t <= n the frame that explains it, A actions.
 """
 
