@@ -187,9 +187,9 @@ def lasting_effects(rows: list[dict]) -> list[dict]:
         rows = [row for row in rows if float(row["strength"]) == strengths[row["kind"]]]
 
     def change(row: dict) -> dict:
-        size = float(row["strength"])
-        size = f"noise, sigma {size:g}" if row["kind"] == "noise" else f"first {size:g} frames shuffled"
-        return agent_of(row) | played_on(row) | {"change": size}
+        strength = f"{float(row['strength']):g}"
+        words = f"noise, sigma {strength}" if row["kind"] == "noise" else f"first {strength} frames shuffled"
+        return agent_of(row) | played_on(row) | {"change": words}
 
     lines = []
     for about, of_change in grouped(rows, change):
@@ -260,9 +260,10 @@ def table(path: Path) -> str | None:
         rows = read_csv(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"--csv {path}: {getattr(error, 'strerror', None) or 'this is not a table'}") from None
-    (layout,) = [LAYOUTS[name] for name in LAYOUTS if rows and name in rows[0] and "runs" not in rows[0]] or [None]
-    if layout is None:
+    layouts = [LAYOUTS[name] for name in LAYOUTS if rows and name in rows[0] and "runs" not in rows[0]]
+    if not layouts:
         return None
+    (layout,) = layouts
     try:
         lines = layout(rows)
     except UserError as error:

@@ -25,7 +25,11 @@ def whole_numbers(about: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     if about.type is not int:
         return None
     return PrimitiveConstructorSpec(
-        1, "INT", lambda given: whole(given[0]), lambda value: isinstance(value, int), lambda value: [str(value)]
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda given: whole(given[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
     )
 
 

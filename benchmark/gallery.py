@@ -262,11 +262,13 @@ def upwards(text: str, size: tuple[int, int], letters: ImageFont.FreeTypeFont | 
 
 
 def enlarged(frame: np.ndarray, zoom: int) -> Image.Image:
+    """A frame whose pixels are squares of zoom x zoom."""
     return Image.fromarray(frame).resize((SIDE * zoom, SIDE * zoom), Image.Resampling.NEAREST)
 
 
 @functools.cache
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Pillow's own font."""
     return ImageFont.load_default(size)
 
 
@@ -355,6 +357,7 @@ def in_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
 
 
 def main(args: Args) -> None:
+    """Draws all pictures. Raises UserError for an unknown family, before anything is written."""
     known = [env_id.removesuffix("Easy") for env_id in EASY_IDS]
     families = args.families or known
     if not set(families) <= set(known):

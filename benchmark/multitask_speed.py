@@ -31,6 +31,7 @@ class Args:
 
 
 def main(args: Args) -> None:
+    """Measures each game alone and all together, and writes the table. Raises RuntimeError if a training fails."""
     rows = []
     for ids in [*((env_id,) for env_id in args.env_ids), args.env_ids]:
         flags = f"--env-ids {' '.join(ids)} {args.flags}"

@@ -64,6 +64,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main(args: Args) -> None:
+    """Plays every id, writes the files and prints the table."""
     rows = [row(env_id) for env_id in IDS]
     write_table(args.out, COLUMNS, rows, table(rows))
 

@@ -480,6 +480,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main(args: Args) -> None:
+    """Plays with every rule, writes the files and prints the table. Raises UserError for an id that no rule changes."""
     check_limits(args)
     check_ids(args.env_ids)
     changed = {env_id for rule in RULES for env_id in rule.env_ids}

@@ -101,6 +101,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main(args: Args) -> None:
+    """Plays the ids, writes the files and prints the table. Raises UserError for an unknown id."""
     check_limits(args)
     check_ids(args.env_ids)
     rows = []

@@ -79,6 +79,7 @@ def measure(script: str, steps: int, flags: list[str]) -> dict:
 
 
 def main(args: Args) -> None:
+    """Measures every id and storage in a process of its own, and writes the table at the end."""
     rows = []
     for env_id in args.env_ids:
         for storage in args.storages:

@@ -334,8 +334,9 @@ def make_cells(rows: list[dict], by: str) -> list[Cell]:
         if len(runs) > len({seed for seed, _ in runs}):
             raise UserError(f"{by} {key[2]}: a seed appears twice, in {', '.join(sorted({run for _, run in runs}))}")
         cells.append(Cell(*key, tuple(found[key])))
-        for policy in {"greedy", "random"} - {row["policy"] for row in found[key]}:
-            raise UserError(f"{by} {key[2]}, {key[0]}: no evaluation of the {policy} policy")
+        missing = {"greedy", "random"} - {row["policy"] for row in found[key]}
+        if missing:
+            raise UserError(f"{by} {key[2]}, {key[0]}: no evaluation of the {min(missing)} policy")
         if not len(cells[-1].curve()[0]):
             raise UserError(f"{by} {key[2]}, {key[0]}: no step at which all seeds were evaluated")
     return cells
@@ -656,7 +657,8 @@ def draw(cells: list[Cell], args: Args, path: Path, over_minutes: bool) -> bool:
     # Both twins of an id are next to each other, even if one of them has no curve.
     places = [(task, twin) for task in tasks for twin in twins]
     few = len(places) < 5 or (len(twins) == 2 and len(tasks) < 4)
-    columns = min(len(places), 2 if few else 4 if len(twins) == 2 else 3)
+    many = 4 if len(twins) == 2 else 3
+    columns = min(len(places), 2 if few else many)
     rows = -(-len(places) // columns)
     size = (7, 4.4) if len(places) == 1 else (3.4 * columns + 0.4, 2.9 * rows + 1.2)
     figure = Figure(figsize=size, layout="constrained")

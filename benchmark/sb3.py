@@ -153,7 +153,10 @@ def main(args: Args) -> None:
     if args.env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS:
         raise UserError(f"--env-id {args.env_id}: use an id of popgym_arcade")
     check_limits(args)
-    check_all() if args.check else train(args)
+    if args.check:
+        check_all()
+    else:
+        train(args)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ class Args:
 
 
 def free_address() -> str:
+    """HOST:PORT of this machine, with a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -121,12 +122,12 @@ def all_reduce_seconds(devices: int, size: float, latency: float, bandwidth: flo
 # ------------------------------------------------------------------------------------------------------------ training
 
 
+ON_CORE = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv(sys.argv[2], sys.argv[2:])"
+
+
 def on_core(core: int) -> list[str]:
     """The start of a command line that pins a command to one core; empty if the system cannot do that."""
     return [sys.executable, "-c", ON_CORE, str(core)] if hasattr(os, "sched_setaffinity") else []
-
-
-ON_CORE = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv(sys.argv[2], sys.argv[2:])"
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def train(args: Args, processes: int) -> Training:
             [*on_core(i), *line, *(together + ["--process-id", str(i)]) * (processes > 1)] for i in range(processes)
         ]
         started = [subprocess.Popen(one, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for one in lines]
-        if any([process.wait() for process in started]):
+        codes = [process.wait() for process in started]
+        if any(codes):
             raise RuntimeError(f"training {args.script}.py in {processes} processes failed")
         (run,) = (path for path in Path(folder).iterdir() if path.is_dir())
         rates = [point.value for point in EventAccumulator(str(run)).Reload().Scalars("charts/SPS")][1:]
@@ -204,6 +206,7 @@ def draw(rows: list[dict], measured: float, path: Path) -> None:
 
 
 def main(args: Args) -> None:
+    """Measures, prints the estimates, and writes the tables and the picture."""
     if args.worker:
         address, process_id = args.worker.split(",")
         return time_all_reduces(address, int(process_id))

@@ -293,7 +293,7 @@ def fingerprint(folder: Path) -> dict[str, bytes]:
 def kill(bench: Bench) -> list[Outcome]:
     """Repeated kill -9, while a checkpoint is being written and at random moments."""
     outcomes = []
-    bench.unbroken  # noqa: B018
+    bench.unbroken  # noqa: B018  (trains it, which sets `duration`)
     while len(outcomes) < bench.args.kills:
         outcomes += broken_run(bench, outcomes)
     return outcomes
@@ -322,7 +322,8 @@ def broken_run(bench: Bench, before: list[Outcome]) -> list[Outcome]:
 
 def kill_while_saving(bench: Bench, training: Training, runs: Path) -> bool:
     """Kills the training while it saves one of its next five checkpoints; False if it ended before."""
-    began = training.wait_for(lambda: training.began_at is not None) and training.reached
+    has_begun = training.wait_for(lambda: training.began_at is not None)
+    began = training.reached if has_begun else 0
     wanted = began + 2048 * int(bench.chance.integers(1, 6))
     if not training.wait_for_step(wanted) or not training.wait_for(lambda: is_saving(only(runs))):
         return False

@@ -352,6 +352,7 @@ def expected_memory(module, args) -> float:
 
 
 def main(args: Args) -> dict:
+    """The measurement `args.what`. Raises ValueError for an unknown one."""
     module = importlib.import_module(args.script)
     parsed = parse_args(module.Args, args.flags.split())
     if args.what == "parts":

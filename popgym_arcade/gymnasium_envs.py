@@ -129,9 +129,9 @@ class ArcadeVectorEnv(VectorEnv):
         )
         _refuse(unknown, names)
         self.num_envs = _count("num_envs", num_envs)
-        limit = (
-            NO_LIMIT if max_episode_steps in (None, -1) else np.int32(_count("max_episode_steps", max_episode_steps))
-        )
+        limit = NO_LIMIT
+        if max_episode_steps not in (None, -1):
+            limit = np.int32(_count("max_episode_steps", max_episode_steps))
         env = make_game(env_id, partial_obs, obs_size)
         self._mode = _autoreset_mode(autoreset_mode)
         at_once = self._mode is AutoresetMode.SAME_STEP
@@ -401,5 +401,10 @@ def _refuse(unknown: Mapping[str, Any], known: Sequence[str], kind: str = "argum
         return
     name = str(next(iter(unknown)))
     close = difflib.get_close_matches(name, known, 1)
-    there = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}" if known else "there are none"
-    raise ValueError(f"unknown {kind} {name!r}: {there}")
+    if close:
+        advice = f"did you mean {close[0]!r}?"
+    elif known:
+        advice = f"use one of {', '.join(known)}"
+    else:
+        advice = "there are none"
+    raise ValueError(f"unknown {kind} {name!r}: {advice}")

@@ -167,8 +167,10 @@ def play(args: argparse.Namespace, pygame) -> Session:
     """Open a window, play until Q is pressed or the window is closed, and return the session."""
     twins = (False, True) if args.both else (args.partial_obs,)
     seed = secrets.randbits(32) if args.seed is None else args.seed
-    kind, what = (Duel, args.opponent) if args.opponent else (Session, args.env_id)
-    session = kind(what, twins, args.obs_size, seed)
+    if args.opponent:
+        session = Duel(args.opponent, twins, args.obs_size, seed)
+    else:
+        session = Session(args.env_id, twins, args.obs_size, seed)
     pygame.display.init()  # not pygame.init, which looks for sound cards
     frames = [session.picture()]
     height, width = frames[0].shape[:2]

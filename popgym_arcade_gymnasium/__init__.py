@@ -16,12 +16,12 @@ def register(*env_ids: str) -> None:
 
     `import popgym_arcade` calls this, and Gymnasium before its version 1.0 through the entry point `gymnasium.envs`.
     """
-    from gymnasium.envs.registration import register, registry
+    from gymnasium.envs import registration
 
     for env_id in env_ids or ENV_IDS:
         name = f"popgym_arcade/{env_id}-v0"
-        if name not in registry:
-            register(
+        if name not in registration.registry:
+            registration.register(
                 id=name,
                 entry_point="popgym_arcade.gymnasium_envs:ArcadeEnv",
                 vector_entry_point="popgym_arcade.gymnasium_envs:ArcadeVectorEnv",

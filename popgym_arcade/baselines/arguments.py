@@ -14,7 +14,7 @@ import jax
 from gymnax.environments import spaces
 
 from popgym_arcade.baselines import limits
-from popgym_arcade.baselines.env_params import MAX_INT
+from popgym_arcade.baselines.env_params import MAX_INT, name_of
 from popgym_arcade.baselines.environment import check_env, in_names, is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, check_limits, flag, plain
@@ -26,9 +26,7 @@ TIME_BYTES = len("__20260101-000000-999")  # at the end of a run folder's name
 
 @dataclass(frozen=True)
 class RunArgs:
-    """The flags of every training script. A script adds `env_id`, `num_envs`, those of its algorithm, and the property
-    `update_size`.
-    """
+    """The flags of every training script, which adds its algorithm's, `env_id`, `num_envs` and `update_size`."""
 
     ACTIONS: ClassVar[type] = spaces.Discrete  # the kind of actions a script's policy chooses
     FOR_TWO: ClassVar[bool] = False  # whether a script plays both seats of games for two
@@ -86,9 +84,9 @@ class RunArgs:
 
     def in_evaluation(self, env_params: tuple[str, ...] = ()) -> Self:
         """These arguments for an evaluation: `eval_env_params`, then the given `env_params`, override `env_params`."""
-        changes, name_of = self.env_params, lambda change: change.partition("=")[0]
+        changes = self.env_params
         for later in (self.eval_env_params, env_params):
-            names = {name_of(change) for change in later}
+            names = set(map(name_of, later))
             changes = (*(change for change in changes if name_of(change) not in names), *later)
         return dataclasses.replace(self, env_params=changes, eval_env_params=())
 
@@ -115,6 +113,7 @@ class RunArgs:
 
     @property
     def task_names(self) -> tuple[str, ...]:
+        """What tables and curves call each of the tasks: here the id."""
         return (self.env_id,)
 
     def check(self) -> None:

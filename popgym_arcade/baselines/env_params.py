@@ -21,14 +21,19 @@ LEAST = {
     "memory_length": 1,
     "repeat_action_probability": 0,
 }
-BELOW = {"memory_length": "max_steps_in_episode"}  # the question comes after so many steps
 MOST = {"frame_stack": 64, "stack_num": 64, "frame_skip": 1000, "repeat_action_probability": 1}
+BELOW = {"memory_length": "max_steps_in_episode"}  # an episode must last until the question
+
+
+def name_of(change: str) -> str:
+    """The NAME in NAME=VALUE."""
+    return change.partition("=")[0]
 
 
 def with_changes(env_id: str, env_params: Any, changes: tuple[str, ...]) -> Any:
-    """`env_params` with the fields in `changes`, each NAME=VALUE, replaced."""
+    """`env_params` after `changes`, each NAME=VALUE. Raises UserError for one that does not fit them."""
     fields = {field.name: getattr(env_params, field.name) for field in dataclasses.fields(env_params)}
-    names = [change.partition("=")[0] for change in changes]
+    names = [name_of(change) for change in changes]
     for change in changes:
         name, _, text = change.partition("=")
         if name not in fields:

@@ -166,6 +166,7 @@ class ParallelEnvs:
 
     @property
     def observation_space(self) -> Any:
+        """Of one environment."""
         return self.env.observation_space(self.env_params)
 
     @property
@@ -194,7 +195,7 @@ class ParallelEnvs:
         return obs, state, reward, terminated, truncated, info
 
     def most_truncations(self, steps: int) -> int:
-        """How many of so many steps of one environment may be truncated: all, unless only the time limit truncates."""
+        """How many of `steps` steps of one environment may be truncated: all, unless only the time limit truncates."""
         kind = type(self.env)
         if kind.is_truncated is Environment.is_truncated and kind.step in (Environment.step, ArcadeEnvironment.step):
             return math.ceil(steps / max(1, int(self.env_params.max_steps_in_episode)))

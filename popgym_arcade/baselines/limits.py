@@ -25,8 +25,13 @@ class OneOf(PrimitiveConstructorSpec):
     """The words a flag accepts. `--help` lists them; `check_limits` rejects any other, in one line."""
 
     def __init__(self, words: tuple[str, ...]):
-        listed, is_word = f"{{{','.join(words)}}}", lambda value: isinstance(value, str)
-        super().__init__(1, listed, lambda given: given[0], is_word, lambda word: [word])
+        super().__init__(
+            nargs=1,
+            metavar="{" + ",".join(words) + "}",
+            instance_from_str=lambda given: given[0],
+            is_instance=lambda value: isinstance(value, str),
+            str_from_instance=lambda word: [word],
+        )
         object.__setattr__(self, "words", words)
 
 

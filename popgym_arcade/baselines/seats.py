@@ -163,7 +163,7 @@ def with_rivals(read: Callable, rivals: Rivals, found: Any, inputs: tuple) -> An
 
 
 def only(tree: Any, players: np.ndarray, axis: int = 1) -> Any:
-    """From arrays with an axis of P players those of some. All are left in their places, so that each device keeps its
+    """From arrays with an axis of P players those of `players`. If these are all, nothing moves: each device keeps its
     own."""
     return jax.tree.map(lambda x: x if len(players) == x.shape[axis] else jnp.take(x, players, axis), tree)
 
@@ -175,7 +175,7 @@ def first_rivals(params: Any, players: np.ndarray) -> Rivals | None:
 
 
 def with_snapshot(rivals: Rivals | None, params: Any, update: jax.Array, every: int) -> Rivals | None:
-    """The rivals, the oldest of whom gets the latest parameters every so many updates."""
+    """The rivals. In every `every`-th update, the oldest one gets `params`, the agent's latest parameters."""
     if rivals is None:
         return None
     oldest = update // every % len(rivals.players)

@@ -90,10 +90,12 @@ class ParallelTasks:
 
     @property
     def observation_space(self) -> Any:
+        """Of one environment, the same for all tasks."""
         return self.envs[0].observation_space
 
     @property
     def num_actions(self) -> int:
+        """The number of actions, the same for all tasks."""
         return self.envs[0].num_actions
 
     def reset(self, keys: list[jax.Array], num_envs: int) -> tuple[jax.Array, Any]:
@@ -107,9 +109,13 @@ class ParallelTasks:
         count = len(self.envs)
         states = state if count > 1 else (state,)
         each = zip(self.envs, jax.random.split(key, count), states, action.reshape(-1, count).T, strict=True)
-        obs, states, *outcome, infos = zip(*(envs.step(*own) for envs, *own in each), strict=True)
-        of_all = {name: interleave([own[name] for own in infos]) for name in ("raw_reward", "over")}
-        info = of_all | {"tasks": infos} if count > 1 else infos[0]
+        stepped = [envs.step(*own) for envs, *own in each]
+        obs, states, *outcome, infos = zip(*stepped, strict=True)
+        if count > 1:
+            of_all = {name: interleave([own[name] for own in infos]) for name in ("raw_reward", "over")}
+            info = of_all | {"tasks": infos}
+        else:
+            info = infos[0]
         return interleave(obs), bundle(states), *map(interleave, outcome), info
 
     def final_observation(self, info: Any) -> tuple[tuple, Callable]:

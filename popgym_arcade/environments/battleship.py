@@ -139,12 +139,14 @@ class BattleShip(ArcadeEnvironment):
         for shift in range(1, length):
             right &= free >> shift
             down &= jnp.concatenate([free[shift:], np.zeros(shift, np.uint32)])
-        fits = jnp.concatenate([right, down])  # bit x: a ship may begin at column x and go right, or down
+        # A line is a row and a direction: first all rows for ships that go right, then all for ships that go down.
+        fits = jnp.concatenate([right, down])  # bit x: a ship may begin at column x
         counts = jax.lax.population_count(fits)
+        # places in each line and the lines before it
         upto = jnp.sum(jnp.where(np.tri(2 * self.size, dtype=bool), counts, 0), axis=1, dtype=jnp.uint32)
         rank = draw % upto[-1]
         line = jnp.sum(upto <= rank)
-        rank -= upto[line] - counts[line]
+        rank -= upto[line] - counts[line]  # of the place within its line
         masks = ((2 << rows) - 1).astype(np.uint32)  # the columns up to each
         column = jnp.sum(jax.lax.population_count(fits[line] & masks) <= rank).astype(jnp.uint32)
         row = line % self.size

@@ -129,7 +129,7 @@ class Breakout(ArcadeEnvironment):
         down = down ^ (ceiling | broken | caught)
         right = right ^ (at_floor & edge)
         left = jnp.sum(bricks)
-        # Rows 1 to 6 pay 15, 13, 11, 9, 7, 5 of 600.
+        # Rows 1 to 6 pay 15, 13, 11, 9, 7 and 5 six-hundredths: 1 for all 60 bricks.
         reward = jnp.where(broken, (17 - 2 * y) / 600, jnp.where(lost, left / -NUM_BRICKS, 0.0))
         state = state.replace(
             score=state.score + broken,
@@ -217,8 +217,10 @@ def _things(ground: np.ndarray, trail: Color) -> list[np.ndarray]:
 def _ball(ground: np.ndarray, direction: int, struck: bool) -> np.ndarray:
     """The ball fills the cell except for a notch in the corner it flies towards; `struck` gives it an outline."""
     body = np.ones(CELL, bool)
-    body[slice(0, 2) if direction < 2 else slice(-2, None), slice(0, 4) if direction in (0, 3) else slice(-4, None)] = 0
-    # Pixels with body on all eight sides are inside.
+    rows = slice(0, 2) if direction < 2 else slice(-2, None)
+    columns = slice(0, 4) if direction in (0, 3) else slice(-4, None)
+    body[rows, columns] = False
+    # A pixel is inside if all eight around it belong to the body.
     around = np.pad(body, 1)
     near = [around[y : y + CELL[0], x : x + CELL[1]] for y in range(3) for x in range(3)]
     inside = np.logical_and.reduce(near)

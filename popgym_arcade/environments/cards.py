@@ -1,4 +1,4 @@
-"""Cards of four suits: pictures and shuffling, for AutoEncode and CountRecall (and for Tetris' bag)."""
+"""Cards of four suits: pictures and shuffling, for AutoEncode and CountRecall (and for Tetris's bag)."""
 
 import jax
 import jax.numpy as jnp

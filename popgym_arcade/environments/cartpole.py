@@ -21,20 +21,20 @@ ARROW, SCALE = (204, 204, 204), (102, 102, 102)
 SCORE, NAME = (0, 255, 128), (74, 214, 247)
 HIDDEN = 0  # the empty picture of cart and pole
 
-GRAVITY = 9.8
-CART_MASS, POLE_MASS = 1.0, 0.1
-HALF_LENGTH = 0.5  # of the pole
-FORCE = 10.0
-TIME_STEP = 0.02
-X_LIMIT, THETA_LIMIT = 2.4, 12 * np.pi / 180
+GRAVITY = 9.8  # m/s^2
+CART_MASS, POLE_MASS = 1.0, 0.1  # kg
+HALF_LENGTH = 0.5  # m, of the pole
+FORCE = 10.0  # N
+TIME_STEP = 0.02  # s
+X_LIMIT, THETA_LIMIT = 2.4, 12 * np.pi / 180  # m and rad
 
 
 @struct.dataclass
 class CartPoleState(ArcadeState):
-    """All float32.
+    """All float32, in metres, radians and seconds.
 
     x, x_dot: the cart's position and velocity.
-    theta, theta_dot: the pole's angle from upright in radians, clockwise, and its velocity.
+    theta, theta_dot: the pole's angle from upright, clockwise, and its velocity.
     noise: [4], added to x, x_dot, theta, theta_dot in the picture.
     """
 
@@ -48,8 +48,8 @@ class CartPoleState(ArcadeState):
 class CartPole(ArcadeEnvironment):
     """Push the cart left or right (10 N; every other action coasts) to keep the pole upright and the cart in sight.
 
-    Each step pays 1 / (time limit). The episode ends when the cart leaves +-2.4 or the pole +-12 degrees. The partially
-    observable twin shows only the two velocities.
+    Each step pays 1 / (time limit). The episode ends when the cart leaves +-2.4 m or the pole +-12 degrees. The
+    partially observable twin shows only the two velocities.
     """
 
     title = "CartPole"
@@ -86,7 +86,7 @@ class CartPole(ArcadeEnvironment):
     def transition(
         self, key: jax.Array, state: CartPoleState, action: jax.Array, params: EnvParams
     ) -> tuple[CartPoleState, jax.Array, jax.Array]:
-        """One explicit Euler step of Barto, Sutton and Anderson's equations, in Gym's form."""
+        """One explicit Euler step of the equations of Barto, Sutton and Anderson 1983, in Gym's form."""
         force = FORCE * jnp.where(action == RIGHT, 1.0, jnp.where(action == LEFT, -1.0, 0.0))
         sin, cos = jnp.sin(state.theta), jnp.cos(state.theta)
         mass = CART_MASS + POLE_MASS

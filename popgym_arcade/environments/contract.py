@@ -1,4 +1,4 @@
-"""What a game of your own must keep, checked by tracing its functions: nothing is compiled or computed."""
+"""The contract that a game of your own must keep, checked by tracing its functions: nothing is compiled or computed."""
 
 import dataclasses
 import inspect
@@ -69,10 +69,10 @@ def _check_twin(game: type[ArcadeEnvironment], partial_obs: bool, obs_size: int)
         _check_parameters(env, name, method, count)
     state = _traced(env, name, "reset_state", env.reset_state, key, params)
     if not isinstance(state, ArcadeState):
-        kind = type(state).__name__
-        raise ValueError(f"{name}: reset_state returns a {kind}, not a flax.struct dataclass that extends ArcadeState")
+        what = f"a {type(state).__name__}, not a flax.struct dataclass that extends ArcadeState"
+        raise ValueError(f"{name}: reset_state returns {what}")
     if getattr(state.time, "shape", None) != () or not jnp.issubdtype(state.time.dtype, jnp.integer):
-        raise ValueError(f"{name}: reset_state returns a time that is {_kind(state.time)}, use jnp.int32(0)")
+        raise ValueError(f"{name}: reset_state returns a time that is {kind(state.time)}, use jnp.int32(0)")
     result = _traced(env, name, "transition", env.transition, key, state, action, params)
     _check_length(name, "transition", result, ("state", "reward", "terminated"))
     _check_same(name, "transition", state, result[0])
@@ -95,8 +95,13 @@ def _traced(env: Environment, name: str, method: str, function: Callable, *args:
     Raises ValueError if it cannot be traced, if it sets an attribute, or if tracing it again gives another program.
     """
     attributes = dict(vars(env))
+
+    def trace() -> tuple[Any, Any]:
+        # a partial of its own, because JAX would look up the trace of a function that it has traced before
+        return jax.make_jaxpr(partial(function), return_shape=True)(*args)
+
     try:
-        (program, shapes), (again, _) = (jax.make_jaxpr(partial(function), return_shape=True)(*args) for _ in range(2))
+        (program, shapes), (again, _) = trace(), trace()
     except NotImplementedError:
         raise ValueError(f"{name} has no method {method}") from None
     except Exception as error:
@@ -135,7 +140,7 @@ def _check_observation(name: str, method: str, found: Any, space: Any) -> None:
     dtype, shape = jnp.dtype(space.dtype), tuple(space.shape)
     same = getattr(found, "dtype", None) == dtype or jnp.uint8 not in (getattr(found, "dtype", None), dtype)
     if getattr(found, "shape", None) != shape or not same:
-        raise ValueError(f"{name}: {method} returns {_kind(found)}, but observation_space is {dtype}{list(shape)}")
+        raise ValueError(f"{name}: {method} returns {kind(found)}, but observation_space is {dtype}{list(shape)}")
 
 
 def _check_same(name: str, method: str, before: Any, after: Any) -> None:
@@ -145,7 +150,7 @@ def _check_same(name: str, method: str, before: Any, after: Any) -> None:
     if not dataclasses.is_dataclass(before):
         return
     for field in dataclasses.fields(before):
-        old, new = (jax.tree.map(_kind, getattr(state, field.name)) for state in (before, after))
+        old, new = (jax.tree.map(kind, getattr(state, field.name)) for state in (before, after))
         if old != new:
             raise ValueError(f"{name}: {method} changes the state's {field.name} from {old} to {new}")
 
@@ -156,7 +161,7 @@ def _check_scalars(name: str, method: str, values: dict[str, Any]) -> None:
             raise ValueError(f"{name}: {method} returns a {what} of shape {value.shape}, not a scalar")
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
     """An array as dtype[shape], anything else by its type."""
     if hasattr(value, "dtype"):
         return f"{value.dtype}{list(value.shape)}"

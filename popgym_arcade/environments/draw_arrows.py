@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from popgym_arcade.environments.draw_canvas import Box, Canvas, Color, Number, Point, make_box, paint
+from popgym_arcade.environments.draw_canvas import Box, Canvas, Color, Number, Point, make_box, paint, transposed
 
 FULL_SPEED = 3.0  # the velocity at which an arrow fills its box
 
@@ -24,8 +24,7 @@ def draw_horizontal_arrow(
 def draw_vertical_arrow(top_left: Point, bottom_right: Point, color: Color, velocity: Number, canvas: Canvas) -> Canvas:
     """Draw an arrow down for a positive `velocity`, up for a negative one; otherwise like `draw_horizontal_arrow`."""
     box = make_box(canvas, top_left, bottom_right, color, velocity)
-    turned = box._replace(x=box.y, y=box.x, half_width=box.half_height, half_height=box.half_width)
-    return paint(box.xp, _straight_arrow(turned, velocity) & box.inside, color, canvas)
+    return paint(box.xp, _straight_arrow(transposed(box), velocity) & box.inside, color, canvas)
 
 
 def _straight_arrow(box: Box, velocity: Number) -> Any:

@@ -82,6 +82,11 @@ def square(box: Box) -> Box:
     return box._replace(x=box.x + shift_x, y=box.y + shift_y, half_width=half, half_height=half)
 
 
+def transposed(box: Box) -> Box:
+    """The box with its two axes exchanged, to draw along y what is written for x."""
+    return box._replace(x=box.y, y=box.x, half_width=box.half_height, half_height=box.half_width)
+
+
 def paint(xp: Any, mask: Any, color: Color, canvas: Canvas) -> Canvas:
     """The canvas with `color` where `mask` (bool[height, width]) is set."""
     color = xp.clip(xp.asarray(color), 0, 255).astype(canvas.dtype)
@@ -97,5 +102,5 @@ def dots(xp: Any, bitmap: Any, row: Any, column: Any) -> Any:
     """`bitmap` (bool[rows, columns]) at `row` and `column` (int, broadcast together); False outside it."""
     rows, columns = bitmap.shape
     valid = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-    dots = xp.asarray(bitmap)[xp.clip(row, 0, rows - 1), xp.clip(column, 0, columns - 1)]
-    return dots & valid
+    found = xp.asarray(bitmap)[xp.clip(row, 0, rows - 1), xp.clip(column, 0, columns - 1)]
+    return found & valid

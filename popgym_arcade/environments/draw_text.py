@@ -14,6 +14,7 @@ from popgym_arcade.environments.draw_canvas import (
     make_box,
     namespace,
     paint,
+    transposed,
 )
 
 # The font: 5 rows of 5 dots for each character. Digits have square corners and letters round ones, so that 5 differs
@@ -182,7 +183,7 @@ def _words(top_left: Point, bottom_right: Point, color: Color, canvas: Canvas, c
     xp = box.xp
     codes = xp.asarray(codes)
     if not horizontal:
-        box = box._replace(x=box.y, y=box.x, half_width=box.half_height, half_height=box.half_width)
+        box = transposed(box)
     room = xp.floor((2 * box.half_width + len(codes) - 1) / (5 * len(codes) - 1))  # for letters 4 dots wide
     dot = xp.maximum(xp.minimum(xp.floor((box.half_height * 2 - 2) / 5), room), 1)
     gap = xp.maximum(dot - 1, 1)

@@ -13,6 +13,7 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams
 
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
+from popgym_arcade.environments.contract import kind
 
 SEATS = 2
 
@@ -52,6 +53,7 @@ class ArcadeSeats(TwoPlayerEnvironment):
 
     @property
     def default_params(self) -> EnvParams:
+        """The game's."""
         return self.game.default_params
 
     def reset(self, key: jax.Array, params: EnvParams | None = None) -> tuple[jax.Array, ArcadeState]:
@@ -74,12 +76,15 @@ class ArcadeSeats(TwoPlayerEnvironment):
         return self.views(state), state, reward, terminated, truncated, info
 
     def views(self, state: ArcadeState) -> jax.Array:
+        """The frames of the mirrored state and of the state, uint8[2, obs_size, obs_size, 3]."""
         return jnp.stack([self.game.get_obs(self.game.mirrored(state)), self.game.get_obs(state)])
 
     def observation_space(self, params: EnvParams) -> spaces.Box:
+        """Of one seat: a frame."""
         return self.game.observation_space(params)
 
     def action_space(self, params: EnvParams) -> spaces.Discrete:
+        """Of one seat: the game's."""
         return self.game.action_space(params)
 
 
@@ -96,7 +101,7 @@ def both_seats(env: Environment) -> TwoPlayerEnvironment:
 
 
 def check_seats(name: str, env: TwoPlayerEnvironment, params: Any) -> None:
-    """Raises ValueError, in one line, if what a game for two returns does not have the shapes it must have."""
+    """Raises ValueError, in one line, unless all that a game for two returns has the right shapes and dtypes."""
     key, space = jax.random.key(0), env.observation_space(params)
     num_actions, flag = env.action_space(params).n, jax.ShapeDtypeStruct((), bool)
     seen = jax.ShapeDtypeStruct((SEATS, *space.shape), space.dtype)
@@ -115,7 +120,8 @@ def check_seats(name: str, env: TwoPlayerEnvironment, params: Any) -> None:
         "step returns a final_observation": (info.get("final_observation"), seen),
         "legal returns": (jax.eval_shape(env.legal, state), jax.ShapeDtypeStruct((SEATS, num_actions), bool)),
     }
-    has_views, has_final_state = type(env).views is not TwoPlayerEnvironment.views, "final_state" in info
+    has_views = type(env).views is not TwoPlayerEnvironment.views
+    has_final_state = "final_state" in info
     if has_final_state and not has_views:
         raise ValueError(f"{name}: info holds final_state, so the game needs the method views")
     if type(env).legal is not TwoPlayerEnvironment.legal and not has_final_state:
@@ -127,8 +133,3 @@ def check_seats(name: str, env: TwoPlayerEnvironment, params: Any) -> None:
             raise ValueError(f"{name}: {what} {kind(value)}, not {kind(right)}")
     if jax.tree.map(kind, state) != jax.tree.map(kind, state_after):
         raise ValueError(f"{name}: step changes the shape or dtype of a part of the state")
-
-
-def kind(value: Any) -> str:
-    """An array as dtype[shape]."""
-    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__

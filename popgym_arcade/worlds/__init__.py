@@ -52,6 +52,6 @@ def make_world(env_id: str) -> Environment:
         raise ValueError(f"{package} cannot be imported: {' '.join(str(error).split())}") from None
     ids = module.ids()
     if name not in ids:
-        close = difflib.get_close_matches(name, ids, 3, 0)
-        raise ValueError(f"{library} has no {name!r}: did you mean {' or '.join(f'{library}/{x}' for x in close)}?")
+        close = [f"{library}/{known}" for known in difflib.get_close_matches(name, ids, 3, 0)]
+        raise ValueError(f"{library} has no {name!r}: did you mean {' or '.join(close)}?")
     return module.make(name)

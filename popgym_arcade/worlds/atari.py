@@ -1,10 +1,10 @@
 """Atari 2600 games of the Arcade Learning Environment (ale-py, GPL-2.0), `atari/Pong-v5`.
 
 Bellemare et al. 2013, https://doi.org/10.1613/jair.3912. Preprocessing is that of CleanRL's Atari scripts: up to 30
-no-ops and FIRE at the start, each action repeated for 4 frames, the maximum of the last two, grayscale, 84 x 84 pixels,
-and for the learner rewards clipped to -1, 0 or 1, and a termination with every lost life. An episode, and the return
-that is reported, go on to the end of the game, in the game's own units. Frames are not stacked: use frame_stack=4 for
-an agent without memory.
+no-ops and FIRE at the start, each action repeated for 4 frames, the maximum of the last two, grayscale, 84 x 84 pixels.
+The learner sees rewards clipped to -1, 0 or 1, and a termination with every lost life. Episodes last until the end of
+the game, and reported returns are in its own units. Frames are not stacked: use frame_stack=4 for an agent without
+memory.
 """
 
 import functools

@@ -1,9 +1,9 @@
 """Atari Pong for two through multi-agent-ale-py (GPL), with the ROM of ale-py: `atari2p/Pong-v5`.
 
 Terry, Black & Santos 2020, https://arxiv.org/abs/2009.09341. For `ppo_selfplay.py`. Frames are as in `atari`: every
-action is repeated for four frames, of which the brighter of the last two is seen, gray, in 84 x 84 pixels. The
-emulator's player 0 has the right paddle and is seat 1 here; seat 0 sees the frame mirrored, so that both see themselves
-on the right.
+action is repeated for four frames, and an observation is the maximum of the last two, gray, 84 x 84 pixels. The
+emulator's player 0 has the right paddle and is seat 1 here; seat 0 sees the frame mirrored, so that both see
+themselves on the right.
 
 The game is not quite symmetric: the first ball always flies to the left, and whoever wins a point serves the next. It
 is not quite zero-sum either: whoever does not serve within two seconds loses a point that nobody gets.
@@ -26,7 +26,7 @@ from popgym_arcade.worlds.host import HostSeats, PoolStep
 
 STATIC = {"pytree_node": False}
 ACTIONS = np.array([0, 1, 3, 4, 11, 12], np.intc)  # as of atari/Pong-v5: nothing, fire, up, down, and both with fire
-MAX_NOOPS = 30  # frames without an action at the beginning, a random number: the emulator itself is deterministic
+MAX_NOOPS = 30  # a game begins with fewer idle frames than this, at random: the emulator itself is deterministic
 SIDE = 84
 ALEInterface.setLoggerMode("error")
 
@@ -68,7 +68,7 @@ class Game:
         self.advance(nothing)
 
     def advance(self, actions: np.ndarray) -> np.ndarray:
-        """The same joysticks [2], by the emulator's order, for some frames: the rewards [2], in that order."""
+        """Repeats actions [2] for `frame_skip` frames: the rewards [2]; both in the emulator's order of the players."""
         reward, screens = np.zeros(SEATS, np.float32), []
         for left in reversed(range(self.params.frame_skip)):
             reward += self.emulator.act(actions)
@@ -83,7 +83,7 @@ class Game:
         return np.stack([self.frames[:, ::-1], self.frames])
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool, bool]:
-        """Actions [2] of the seats: first and last views, rewards [2] of the seats, terminated, truncated."""
+        """One step by the seats' actions [2]: views after and before any reset, rewards [2], terminated, truncated."""
         reward = self.advance(ACTIONS[actions[::-1]])[::-1]
         self.steps += 1
         final, terminated = self.views(), self.emulator.game_over()

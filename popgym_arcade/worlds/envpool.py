@@ -113,6 +113,7 @@ class EnvPoolEnvironment(HostEnvironment):
             raise ValueError(f"{name} has neither discrete nor continuous actions, but {actions}")
 
     def spec(self, params: EnvParams) -> Any:
+        """EnvPool's description of the environment with these parameters."""
         return envpool.make_spec(self.env_id, **options_of(params))
 
     @property

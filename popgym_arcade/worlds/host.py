@@ -74,16 +74,18 @@ class HostEnvironment(Environment):
         raise NotImplementedError
 
     def observation_space(self, params: EnvParams) -> spaces.Box:
+        """Of one environment or, in a game for two, of one seat."""
         raise NotImplementedError
 
     def action_space(self, params: EnvParams) -> spaces.Box | spaces.Discrete:
+        """Of one environment or, in a game for two, of one seat."""
         raise NotImplementedError
 
     def reset(self, key: jax.Array, params: EnvParams | None = None) -> tuple[jax.Array, HostState]:
         """First observation and state. In a pool of the same size, the same key begins the same episode."""
         params = self.default_params if params is None else params
         number, space = next(numbers), self.observation_space(params)
-        obs_shape = *self.seat_axis, *space.shape
+        obs_shape = (*self.seat_axis, *space.shape)
 
         def on_host(seeds) -> tuple[np.ndarray, HostState]:
             seeds = np.asarray(seeds)  # JAX's operations on them could deadlock here
@@ -94,9 +96,9 @@ class HostEnvironment(Environment):
             return like(pools[number].reset(seeds), obs_shape, space.dtype), state
 
         def of_all(seeds):
-            state = jax.ShapeDtypeStruct(seeds.shape, jnp.int32)
             obs = jax.ShapeDtypeStruct((*seeds.shape, *obs_shape), space.dtype)
-            return io_callback(on_host, (obs, HostState(state, state)), seeds)
+            whole = jax.ShapeDtypeStruct(seeds.shape, jnp.int32)
+            return io_callback(on_host, (obs, HostState(pool=whole, time=whole)), seeds)
 
         return for_all(of_all)(jax.random.randint(key, (), 0, 2**31 - 1, jnp.int32))
 
@@ -110,7 +112,7 @@ class HostEnvironment(Environment):
         """
         params = self.default_params if params is None else params
         space = self.observation_space(params)
-        obs_shape = *self.seat_axis, *space.shape
+        obs_shape = (*self.seat_axis, *space.shape)
 
         def on_host(state, action) -> tuple:
             state, action = jax.tree.map(np.asarray, (state, action))  # JAX's operations on them could deadlock here
@@ -127,10 +129,13 @@ class HostEnvironment(Environment):
             return (obs, final_obs, *rewards, *flags, np.full(len(obs), time + 1, np.int32))
 
         def of_all(state, action):
-            shape = state.pool.shape
-            of = lambda dtype, *more: jax.ShapeDtypeStruct((*shape, *more), dtype)  # noqa: E731
-            obs, reward = of(space.dtype, *obs_shape), of(jnp.float32, *self.seat_axis)
-            shapes = (obs, obs, reward, reward, *(of(jnp.bool_),) * 3, of(jnp.int32))
+            def batch(dtype, *shape) -> jax.ShapeDtypeStruct:
+                return jax.ShapeDtypeStruct((*state.pool.shape, *shape), dtype)
+
+            obs = batch(space.dtype, *obs_shape)
+            reward = batch(jnp.float32, *self.seat_axis)
+            flag, time = batch(jnp.bool_), batch(jnp.int32)
+            shapes = (obs, obs, reward, reward, flag, flag, flag, time)
             return io_callback(on_host, shapes, state, action)
 
         found = for_all(of_all)(state, action)
@@ -154,8 +159,10 @@ def for_all(function: Callable) -> Callable:
 
     @of_one.def_vmap
     def of_all(size, batched, *inputs):
-        spread = lambda x, is_batched: x if is_batched else jnp.broadcast_to(x, (size, *x.shape))  # noqa: E731
-        found = function(*jax.tree.map(spread, inputs, tuple(batched)))
+        def with_axis(x, has_axis):
+            return x if has_axis else jnp.broadcast_to(x, (size, *x.shape))
+
+        found = function(*jax.tree.map(with_axis, inputs, tuple(batched)))
         return found, jax.tree.map(lambda _: True, found)
 
     return of_one

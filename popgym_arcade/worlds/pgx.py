@@ -13,6 +13,22 @@ from gymnax.environments.environment import EnvParams
 from popgym_arcade.environments.two_player import SEATS, TwoPlayerEnvironment
 from popgym_arcade.worlds.device import DeviceEnvironment, WorldState
 
+NAMES = (
+    "animal_shogi",
+    "backgammon",
+    "chess",
+    "connect_four",
+    "gardner_chess",
+    "go_9x9",
+    "go_19x19",
+    "hex",
+    "kuhn_poker",
+    "leduc_holdem",
+    "othello",
+    "shogi",
+    "tic_tac_toe",
+)
+
 
 class BoardGame(DeviceEnvironment, TwoPlayerEnvironment):
     """A game. Each seat sees the board from its own side, float32. Who begins is random."""
@@ -48,9 +64,7 @@ class BoardGame(DeviceEnvironment, TwoPlayerEnvironment):
 
 
 def ids() -> list[str]:
-    return ["animal_shogi", "backgammon", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19", "hex"] + [
-        *("kuhn_poker", "leduc_holdem", "othello", "shogi", "tic_tac_toe")
-    ]
+    return list(NAMES)
 
 
 def make(name: str) -> BoardGame:

@@ -117,6 +117,7 @@ def first_says(text: str) -> str:
 
 
 def _from_first(text: bytes) -> bytes:
+    """The bytes that process 0 passes, at most 4,096 and not ending in zeros."""
     import jax
     import numpy as np
     from jax.experimental import multihost_utils
@@ -183,6 +184,7 @@ def connect_to_first(me: int, host: str, port: int) -> dict[socket.socket, int]:
 
 
 def keep_alive(peer: socket.socket) -> None:
+    """Makes the system notice that the other end of a connection is gone."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):  # not on every system
@@ -198,12 +200,13 @@ class Loss(NamedTuple):
 
 def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], str]:
     """Waits until its own process leaves, or until a second after a loss. Returns the losses and the last note."""
-    news, text, started, until = {}, "", {}, None
+    news, text, begun_lines, until = {}, "", {}, None
 
     def tell(line: bytes, but=None) -> None:
         for peer in peers:
-            with contextlib.suppress(OSError):
-                peer.sendall(line) if peer is not but else None
+            if peer is not but:
+                with contextlib.suppress(OSError):
+                    peer.sendall(line)
 
     def hear(process: int, loss: Loss, source) -> None:
         if process not in news:
@@ -218,7 +221,7 @@ def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], st
                 source, data = key.fileobj, b""
                 with contextlib.suppress(OSError):  # a connection that broke
                     data = os.read(key.fd, 4096)
-                *lines, started[source] = (started.get(source, b"") + data).split(b"\n")
+                *lines, begun_lines[source] = (begun_lines.get(source, b"") + data).split(b"\n")
                 for line in lines:
                     word, _, rest = os.fsdecode(line).partition(" ")
                     if word == "note":

@@ -79,5 +79,6 @@ def random_order(key: jax.Array, rows: int, length: int) -> jax.Array:
     if bits > 16:
         numbers = jnp.broadcast_to(jnp.arange(length), (rows, length))
         return jax.random.permutation(key, numbers, axis=1, independent=True)
-    marked = jax.random.bits(key, (rows, length)) >> bits << bits | jnp.arange(length, dtype=jnp.uint32)[None]
+    high = (jax.random.bits(key, (rows, length)) >> bits) << bits
+    marked = high | jnp.arange(length, dtype=jnp.uint32)[None]
     return (jnp.sort(marked, axis=1) & ((1 << bits) - 1)).astype(jnp.int32)

@@ -88,6 +88,8 @@ def largest_product(look: Callable, x: jax.Array, kernel: jax.Array) -> jax.Arra
 
 
 def choose_largest(look, x, kernel):
+    """The forward rule of `largest_product`: its result, and what `pull_back` needs."""
+
     def choose(_, x):
         largest, *others = (place @ kernel for place in look(x))
         which = jnp.zeros(largest.shape, jnp.int8)
@@ -101,6 +103,7 @@ def choose_largest(look, x, kernel):
 
 
 def pull_back(look, kept, gradient):
+    """The backward rule of `largest_product`: the gradients of x (None for bytes) and of the kernel."""
     x, kernel, which = kept
     constant = x.dtype == jnp.uint8
 

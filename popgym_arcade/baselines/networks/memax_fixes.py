@@ -47,18 +47,24 @@ def squared_series(a: jax.Array) -> jax.Array:
     even, odd = (even_powers([1 / math.factorial(k) for k in range(first, 14, 2)]) for first in (0, 1))
     x = even + dot(a, odd)
 
-    def square(count, x):
+    def unfinished(state):
+        count, _ = state
+        return count < squarings
+
+    def square(state):
+        count, x = state
         return count + 1, dot(x, x)
 
-    _, x = jax.lax.while_loop(lambda state: state[0] < squarings, lambda state: square(*state), (0, x))
-    return x
+    return jax.lax.while_loop(unfinished, square, (0, x))[1]
 
 
 def expm_forward(a):
+    """The forward rule of `expm`: its result, and what `expm_backward` needs."""
     return squared_series(a), a
 
 
 def expm_backward(a, g):
+    """The backward rule of `expm`."""
     return (jax.jvp(squared_series, (a.T,), (g,))[1],)
 
 

@@ -123,7 +123,7 @@ def saved_steps(folder: str | Path) -> list[int]:
 
 
 def set_aside_later(folder: str | Path, step: int) -> None:
-    """Renames the checkpoints after `step`, which are damaged: new ones take their place, but they are kept."""
+    """Renames the checkpoints after `step`, which are damaged, so that they are kept when new ones take their place."""
     for checkpoint in Path(folder, "checkpoints").glob("*"):
         if checkpoint.name.isdigit() and int(checkpoint.name) > step:
             name = f"damaged-{checkpoint.name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,7 +1,7 @@
 """Policy churn: how many greedy actions change while an agent learns (Schaul et al. 2022).
 
 https://arxiv.org/abs/2206.00730. A minibatch that is read for gradient step k was played with parameters k gradient
-steps older, so comparing its greedy actions with those of the play takes no further forward pass.
+steps older, so comparing its greedy actions with those at that time takes no further forward pass.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ def check_churn(args: Any) -> None:
 
 
 def changed(q: jax.Array, greedy: jax.Array) -> jax.Array:
-    """The share of steps, float32 [], whose greedy action by q[..., A] is not `greedy` [...], that of the play."""
+    """The share of steps, float32 [], whose greedy action by q[..., A] is no longer `greedy` [...], as when played."""
     return (q.argmax(axis=-1) != greedy).mean()
 
 

@@ -28,8 +28,13 @@ def whole_numbers(about: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     """Lets tyro read an int that is written as 1e6."""
     if about.type is not int:
         return None
-    is_int = lambda value: isinstance(value, int) and not isinstance(value, bool)  # noqa: E731
-    return PrimitiveConstructorSpec(1, "INT", lambda given: whole_number(given[0]), is_int, lambda value: [str(value)])
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda given: whole_number(given[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def read_flags(args_class: type, argv: Sequence[str] | None = None, header: str | None = None, default: Any = None):

@@ -54,6 +54,11 @@ def make_folder(folder: Path) -> None:
         raise
 
 
+def title_of(folder: Path) -> str:
+    """The name of a run folder without its time, as the title of a picture."""
+    return folder.resolve().name.rpartition("__")[0].replace("__", " · ")
+
+
 @contextlib.contextmanager
 def removed_on_failure(folder: Path) -> Iterator[None]:
     """Within the context, an error removes the new folder: nothing has been computed in it yet."""
@@ -88,9 +93,9 @@ def installed_versions() -> dict[str, str]:
 
 def git_commit(folder: Path) -> str | None:
     """The commit that is checked out in a folder, with "-dirty" if a tracked file differs; None outside of git."""
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     with contextlib.suppress(OSError):
-        return subprocess.run(describe, cwd=folder, capture_output=True, text=True).stdout.strip() or None
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.strip() or None
 
 
 @contextlib.contextmanager

@@ -63,12 +63,14 @@ class Mirror:
             tqdm.write(f"--track: continuing without Weights & Biases: {one_line(error)}", file=sys.stderr)
 
     def log(self, tag: str, value: float, step: int) -> None:
+        """Copies a point, unless the curve has one at this step or later."""
         if self.run and step > self.last_steps.get(tag, -1):
             with self.without_stopping():
                 self.run.log({tag: value, "global_step": step})
                 self.last_steps[tag] = step
 
     def save(self) -> None:
+        """Replaces `wandb.json` as a whole, so that it is never half written."""
         draft = self.path.with_suffix(".tmp")
         with self.without_stopping():
             draft.write_text(json.dumps({"id": self.id, "last_steps": self.last_steps}))

@@ -12,6 +12,7 @@ import numpy as np
 
 from popgym_arcade.baselines import seats
 from popgym_arcade.baselines.environment import in_names, is_arcade, make_env
+from popgym_arcade.baselines.running.folder import title_of
 from popgym_arcade.baselines.running.records import Records
 
 MAX_FRAMES = 2_000  # of a video
@@ -34,7 +35,7 @@ def draw_curve(records: Records) -> None:
     for axes in panels[count:]:
         axes.axis("off")
     panels[0].legend(fontsize=10)
-    figure.suptitle(records.folder.resolve().name.rpartition("__")[0].replace("__", " · "), fontsize=10)
+    figure.suptitle(title_of(records.folder), fontsize=10)
     figure.supxlabel("environment steps" + " of all tasks" * (count > 1), fontsize=10)
     figure.supylabel(f"return, mean of {args.eval_episodes} episodes", fontsize=10)
     figure.savefig(records.folder / "curve.png", dpi=150)

@@ -21,13 +21,14 @@ from popgym_arcade.baselines.devices.mesh import seed_by_seed
 from popgym_arcade.baselines.running.checkpoints import restore, saved_steps
 from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
+from popgym_arcade.baselines.running.folder import title_of
 from popgym_arcade.baselines.running.records import say
 from popgym_arcade.baselines.running.signals import stop_signals, waited
 from popgym_arcade.baselines.seats import Rivals, in_time, opponents, results
 
 MOST = 10  # networks that are rated
 RESAMPLES = 200  # bootstrap samples of the games for an interval
-POINTS = np.log(10) / 400  # of log odds, by point of rating (Elo 1978)
+LOG_ODDS_PER_POINT = np.log(10) / 400  # of rating (Elo 1978)
 COLUMNS = ("seed", "step", "elo", "low", "high")
 GAME_COLUMNS = ("seed", "step", "opponent_step", "games", "wins", "draws", "losses")
 
@@ -42,9 +43,9 @@ def elo(outcomes: np.ndarray) -> np.ndarray:
     first, second = np.nonzero(outcomes.sum(axis=-1))
 
     def loss(rating):
-        log_odds = POINTS * (rating[first] - rating[second])
+        log_odds = LOG_ODDS_PER_POINT * (rating[first] - rating[second])
         chance = 1 / (1 + np.exp(-log_odds))
-        slope = POINTS * (chance * (score[first, second] + score[second, first]) - score[first, second])
+        slope = LOG_ODDS_PER_POINT * (chance * (score[first, second] + score[second, first]) - score[first, second])
         value = np.sum(score[first, second] * np.logaddexp(0, -log_odds))
         value += np.sum(score[second, first] * np.logaddexp(0, log_odds))
         gradient = np.zeros_like(rating)
@@ -123,7 +124,8 @@ def rate(args: Any, folder: Path, init: Callable, actor: tuple, policy: Any) -> 
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, MOST).round().astype(int))]
     networks = [first, *(restore(folder, int(step), {"params": first})["params"] for step in steps[1:])]
     say(f"rating {len(steps)} networks ...")
-    match, rows, game_rows = jax.jit(make_match(args, actor, policy)), [], []
+    match = jax.jit(make_match(args, actor, policy))
+    rows, game_rows = [], []
     for i in range(args.num_seeds):
         of_seed = networks if args.num_seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], each) for each in networks]
         outcomes = round_robin(match, of_seed, folder)
@@ -141,11 +143,10 @@ def rate(args: Any, folder: Path, init: Callable, actor: tuple, policy: Any) -> 
 def summary(rows: list[dict], game_rows: list[dict]) -> str:
     """The rating of the last checkpoint, and its games against the first network, over all seeds."""
     first, last = rows[0]["step"], rows[-1]["step"]
-    elo = np.mean([row["elo"] for row in rows if row["step"] == last])
-    start = np.mean([row["elo"] for row in rows if row["step"] == first])
+    before, after = (np.mean([row["elo"] for row in rows if row["step"] == step]) for step in (first, last))
     games = [row for row in game_rows if (row["step"], row["opponent_step"]) == (last, first)]
     won, played = (sum(row[name] for row in games) for name in ("wins", "games"))
-    return f"Elo rating     {start:.0f} at step {first}, {elo:.0f} at step {last}, which won {won} of {played} games"
+    return f"Elo rating     {before:.0f} at step {first}, {after:.0f} at step {last}, which won {won} of {played} games"
 
 
 def draw(rows: list[dict], folder: Path) -> None:
@@ -161,5 +162,5 @@ def draw(rows: list[dict], folder: Path) -> None:
     axes.set(xlabel="environment steps", ylabel="Elo rating, mean of all checkpoints 0", xlim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.suptitle(folder.resolve().name.rpartition("__")[0].replace("__", " · "), fontsize=10)
+    figure.suptitle(title_of(folder), fontsize=10)
     figure.savefig(folder / "elo.png", dpi=150)

@@ -102,6 +102,7 @@ class Records(Evaluations):
         write_csv(self.folder / "eval.csv", self.columns, self.evaluations)
 
     def text(self, tag: str, markdown: str) -> None:
+        """A text on TensorBoard's text page."""
         for writer in self.writers[:1]:
             writer.add_event(Event(wall_time=time.time(), summary=text_pb(tag, markdown)))
 
@@ -169,12 +170,14 @@ class Records(Evaluations):
             self.scalar("eval/normalized_return", ((means - random[0]) / (BEST_RETURN - random[0])).mean(axis=1), step)
 
     def flush(self) -> None:
+        """Waits until all points are written, and saves how far the mirror is."""
         for writer in self.writers:
             writer.flush()
         if self.mirror:
             self.mirror.save()
 
     def close(self) -> None:
+        """Writes what is left and closes the files of events."""
         for writer in self.writers:
             writer.close()
 
