@@ -191,9 +191,9 @@ class PopArt:
         return jnp.sqrt(jnp.clip(self.variance, 1e-8, 1e12))
 
 
-def fresh_popart(count: int) -> PopArt:
+def fresh_popart(num_tasks: int) -> PopArt:
     """Mean 0 and variance 1, until the first update."""
-    return PopArt(jnp.zeros(count, jnp.float32), jnp.ones(count, jnp.float32), jnp.zeros(count, jnp.int32))
+    return PopArt(jnp.zeros(num_tasks, jnp.float32), jnp.ones(num_tasks, jnp.float32), jnp.zeros(num_tasks, jnp.int32))
 
 
 @struct.dataclass
@@ -459,12 +459,12 @@ def make_actor(args: Args):
     """
     envs = tasks_in_parallel(args)
     network = ActorCritic(args, envs.num_actions, is_pixels(envs.observation_space))
-    count = len(args.env_ids)
+    num_tasks = len(args.env_ids)
 
     def begin(key: jax.Array, num_envs: int) -> Actor:
-        key, *reset_keys = jax.random.split(key, 1 + count)
+        key, *reset_keys = jax.random.split(key, 1 + num_tasks)
         obs, env_state = envs.reset(reset_keys, num_envs)
-        num_envs *= count
+        num_envs *= num_tasks  # those of all tasks
         return Actor(
             env_state=env_state,
             obs=obs,
@@ -482,7 +482,7 @@ def make_actor(args: Args):
         return carry, output.logits[0], of_task(output.values, task)[0]
 
     def act(params, actor: Actor, policy, learner=None) -> tuple[Actor, Transition, dict]:
-        task = jnp.arange(len(actor.start)) % count  # [E]
+        task = jnp.arange(len(actor.start)) % num_tasks  # [E]
         key, action_key, step_key = jax.random.split(actor.key, 3)
         carry, logits, value = read(params, actor.carry, inputs_of(actor), task)
         action = choose(action_key, logits, policy)
@@ -526,8 +526,8 @@ def make_actor(args: Args):
 
 def task_sums(args: Args, rollout: Transition) -> dict[str, jax.Array]:
     """Sums [N] over the episodes of each task that end in a rollout, and how well its values predicted the targets."""
-    count = len(args.env_ids)
-    by_task = lambda x: x.reshape(len(x), args.num_envs // count, count)  # noqa: E731  # [T, E / N, N]
+    num_tasks = len(args.env_ids)
+    by_task = lambda x: x.reshape(len(x), args.num_envs // num_tasks, num_tasks)  # noqa: E731  # [T, E / N, N]
     early = jax.tree.map(lambda x: x[:-1], rollout)  # the last step's target would need another forward pass
     target, _ = vtrace(args, jnp.ones_like(early.value), early, early.value, rollout.value[-1])
     explained = jax.vmap(explained_variance, in_axes=2)(by_task(early.value), by_task(target))

@@ -257,8 +257,8 @@ def make_actor(args: Args):
     """The network, begin(key, num_envs) -> Actor, act(params, actor, policy) -> (Actor, Transition, step's info)."""
     envs = in_parallel(args)
     network = ActorCritic(args, envs.num_actions)
-    actions = envs.env.action_space(envs.env_params)
-    low, high = (jnp.broadcast_to(bound, actions.shape) for bound in (actions.low, actions.high))
+    space = envs.env.action_space(envs.env_params)
+    low, high = (jnp.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
 
     def begin(key: jax.Array, num_envs: int) -> Actor:
         key, reset_key = jax.random.split(key)
@@ -278,7 +278,7 @@ def make_actor(args: Args):
         key, action_key, step_key = jax.random.split(actor.key, 3)
         output = read(params, actor.obs)
         action = choose(action_key, output, policy, low.reshape(-1), high.reshape(-1))  # [E, A]
-        played = jnp.clip(action.reshape(-1, *actions.shape), low[None], high[None])
+        played = jnp.clip(action.reshape(-1, *space.shape), low[None], high[None])
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, played)
         transition = Transition(
             obs=actor.obs,
