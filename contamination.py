@@ -7,7 +7,7 @@ The agent's own episodes are replayed with its own actions. Only what the networ
 compared with those of the unchanged replay, step by step after the change.
 
 Paper: Wang et al. 2025, "Investigating Memory in Model-Free RL with POPGym Arcade", https://arxiv.org/abs/2503.01450
-Shapes: T steps, B episodes, V versions of what is seen (the first unchanged), A actions, L steps since the change.
+Shapes: T steps, P before the change, C changed, L since then; B episodes, V versions (the first unchanged), A actions.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ class Args(PlayArgs):
     first: Annotated[int, Range(2, 1_000)] = 10
     """permutation: how many of the first frames are shuffled"""
     steps: Annotated[int, Range(1, 10_000)] = 50
-    """steps to follow after the change"""
+    """steps after the change for which its effects are followed"""
 
     def check(self) -> None:
         if not (self.sigma and all(0 < sigma < 100 for sigma in self.sigma)):
@@ -123,7 +123,7 @@ def replay_program(args: Any):
     """replay(params, before, versions[V, C, B, ...], after, *others, each [T, B]) -> outputs [L, V, B, A].
 
     The outputs begin with the last changed step. `before` and `after` are the states (or observations) of the steps
-    before and after the changed ones, [P, B, ...] and [T - P - C, B, ...]. They are the same for all versions, and so
+    before and after the changed ones, [P, B, ...] and [T - P - C, B, ...]. They are the same for all versions, so they
     are read once; only the memories differ.
     """
     script = script_of(args)
@@ -132,7 +132,7 @@ def replay_program(args: Any):
 
     def replay(params, before, versions, after, *others):
         first, changed = len(jax.tree.leaves(before)[0]), versions.shape[1]
-        met = [tuple(x[part] for x in others) for part in parts(first, changed)]
+        others_before, others_changed, others_after = (tuple(x[part] for x in others) for part in parts(first, changed))
 
         def read(carry, now):
             """One step that all versions share, with one memory."""
@@ -146,10 +146,10 @@ def replay_program(args: Any):
             return carry, jax.vmap(last_of)(output)
 
         carry = script.initial_carry(network, versions.shape[2])
-        carry, _ = jax.lax.scan(lambda carry, now: (read(carry, now)[0], None), carry, (before, *met[0]))
-        carry, output = jax.vmap(lambda obs: script.forward(network, params, carry, obs, *met[1]))(versions)
+        carry, _ = jax.lax.scan(lambda carry, now: (read(carry, now)[0], None), carry, (before, *others_before))
+        carry, output = jax.vmap(lambda obs: script.forward(network, params, carry, obs, *others_changed))(versions)
         at_once = jax.vmap(last_of)(output)
-        _, later = jax.lax.scan(read_all, carry, (after, *met[2]))
+        _, later = jax.lax.scan(read_all, carry, (after, *others_after))
         return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), at_once, later)
 
     return jax.jit(replay)
@@ -176,18 +176,18 @@ def effects_of(output: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """
     output = {name: np.moveaxis(np.asarray(x, float), 1, 0) for name, x in output.items()}  # [V, L, B, A]
     name, x = next((name, x) for name, x in output.items() if name != "log_std")
-    nothing = np.full((len(x) - 1, *x.shape[1:3]), np.nan)
-    relative, kl, flips = nothing, nothing, (x[1:].argmax(axis=-1) != x[0].argmax(axis=-1)).astype(float)
+    effects = dict.fromkeys(MEASURES, np.full((len(x) - 1, *x.shape[1:3]), np.nan))
+    if name != "mean":
+        effects["flips"] = (x[1:].argmax(axis=-1) != x[0].argmax(axis=-1)).astype(float)
     if name == "q":
         advantage = x - x.mean(axis=-1, keepdims=True)
-        relative = np.linalg.norm(advantage[1:] - advantage[0], axis=-1)
+        effects["relative_values"] = np.linalg.norm(advantage[1:] - advantage[0], axis=-1)
     elif name == "logits":
         log_policy = x - np.logaddexp.reduce(x, axis=-1, keepdims=True)
-        kl = (np.exp(log_policy[0]) * (log_policy[0] - log_policy[1:])).sum(axis=-1)
+        effects["kl"] = (np.exp(log_policy[0]) * (log_policy[0] - log_policy[1:])).sum(axis=-1)
     else:
-        kl = (np.square(x[1:] - x[0]) / (2 * np.exp(2 * output["log_std"][0]))).sum(axis=-1)
-        flips = nothing
-    return {"relative_values": relative, "kl": kl, "flips": flips}
+        effects["kl"] = (np.square(x[1:] - x[0]) / (2 * np.exp(2 * output["log_std"][0]))).sum(axis=-1)
+    return effects
 
 
 def stacked(trajectories: list[Trajectory], name: str, steps: int) -> Any:
@@ -227,11 +227,11 @@ def contaminate(agent: Agent, trajectories: list[Trajectory], kind: str, args: A
     else:
         versions = shuffled(obs, rng)
     before, _, after = (jax.tree.map(lambda x, part=part: x[part], seen) for part in parts(changed.start, len(changed)))
-    met = (stacked(trajectories, name, steps) for name in other_inputs(agent.script))
+    others = (stacked(trajectories, name, steps) for name in other_inputs(agent.script))
     replay = replay_program(dataclasses.replace(agent.args, seed=0))
-    effects = effects_of(replay(agent.params, before, versions, after, *met))  # from the last changed step on
-    lasts = np.array([len(trajectory) for trajectory in trajectories])
-    over = np.arange(changed.stop - 1, steps)[:, None] >= lasts  # [L, B]
+    effects = effects_of(replay(agent.params, before, versions, after, *others))  # from the last changed step on
+    lengths = np.array([len(trajectory) for trajectory in trajectories])
+    over = np.arange(changed.stop - 1, steps)[:, None] >= lengths  # [L, B]
     effects = {name: np.where(over, np.nan, values) for name, values in effects.items()}
     strengths = args.sigma if kind == "noise" else (float(args.first),)
     return Contamination(agent, kind, strengths, effects, versions[:, :MOST_FRAMES, 0].copy())

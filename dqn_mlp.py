@@ -6,7 +6,7 @@ Papers: Mnih et al. 2015, "Human-level control through deep reinforcement learni
 Run:    python dqn_mlp.py --env-id CartPoleEasy
 Page:   docs/dqn_mlp.md
 
-Shapes: T steps of a rollout, E environments, B steps of a batch from the buffer, A actions; time first.
+Shapes: T steps of a rollout, E environments, B steps of a batch from the buffer, A actions, F features; time first.
 `terminated[t]` and `truncated[t]` follow `action[t]`.
 """
 
@@ -66,7 +66,7 @@ class Args(ArcadeArgs):
     batch_size: Count = 64
     """steps sampled from the buffer for a gradient step"""
     gamma: UnitInterval = 0.95
-    """discount"""
+    """discount factor"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
     target_network_frequency: Count = 500
@@ -90,7 +90,7 @@ class Args(ArcadeArgs):
     hidden_size: Count = 256
     """width of the two hidden layers"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
-    """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    """encoder for pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     precision: Precision = "float32"
     """matrix products before the head in float32 or bfloat16; parameters and head stay in float32"""
     remat: bool = False
@@ -141,7 +141,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, [N, width] by dense."""
+    """Observations [T * B, ...] -> features [T * B, F] float32; F is 512 for paper, 256 for patch, width for dense."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -202,7 +202,7 @@ def initial_carry(network: QNetwork, batch: int) -> Any:
 
 
 def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...]: (carry, Output). Inputs that only a memory needs are accepted and ignored."""
+    """Reads obs[T, B, ...] and returns (carry, Output). Inputs that only a memory needs are ignored."""
     return carry, network.apply(params, obs)
 
 
@@ -253,10 +253,10 @@ def beta_at(args: Args, update: jax.Array) -> jax.Array:
 
 
 def target_share(args: Args, update: jax.Array, index: jax.Array) -> jax.Array:
-    """Weight of the new parameters in the target network after gradient step `index` of an update: `tau` if one of the
-    `train_frequency` environment steps that it stands for is a multiple of `target_network_frequency`, else 0.
-    """
-    before, every = update * args.update_size + index * args.train_frequency, args.target_network_frequency
+    """Weight of the new parameters in the target network after gradient step `index` of an update: `tau` if one of its
+    `train_frequency` environment steps is a multiple of `target_network_frequency`, else 0."""
+    before = update * args.update_size + index * args.train_frequency
+    every = args.target_network_frequency
     due = (before + args.train_frequency) // every > before // every
     return jnp.where(due, args.tau, 0.0)
 
@@ -294,7 +294,7 @@ class Transition(Step):
 class TrainState:
     """Everything that changes during training."""
 
-    # fields whose arrays, but not keys, have a leading axis E
+    # name prefixes of leaves with a leading axis E; keys have none
     OF_ENVS: ClassVar = ("actor.", "reward_scale.sums", "replay.experience.")
 
     params: Any
@@ -308,7 +308,7 @@ class TrainState:
 
 
 def make_replay(args: Args) -> tuple[Any, Step]:
-    """flashbax's ring buffer of single steps, [E, N], and the shapes of one step."""
+    """flashbax's ring buffer of single steps, [E, `buffer_length`], and the shapes of one step."""
     envs = in_parallel(args)
     obs, env_state = jax.eval_shape(envs.env.reset, jax.random.key(0), envs.env_params)
     seen = envs.seen(env_state, obs)
@@ -400,10 +400,10 @@ def make_train(args: Args):
 
     def descend(state: TrainState, grads, index) -> TrainState:
         """One step of the optimizer and, if it is due, an update of the target network."""
-        direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        rate, share = learning_rate_at(args, state.update), target_share(args, state.update, index)
-        params = jax.tree.map(lambda x, step: x - rate * step, state.params, direction)
-        target_params = optax.incremental_update(params, state.target_params, share)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        learning_rate = learning_rate_at(args, state.update)
+        params = jax.tree.map(lambda x, step: x - learning_rate * step, state.params, updates)
+        target_params = optax.incremental_update(params, state.target_params, target_share(args, state.update, index))
         return state.replace(params=params, target_params=target_params, opt_state=opt_state)
 
     def learn(index, learner: tuple[TrainState, dict]) -> tuple[TrainState, dict]:
@@ -413,14 +413,13 @@ def make_train(args: Args):
         sample = spread(args, buffer.sample(state.replay, sample_key))
         batch = jax.tree.map(lambda x: x[:, 0], sample.experience)  # [B, ...]
         obs, next_obs = envs.observe(batch.seen), envs.observe(batch.next_seen)
-        next_q, target_next_q = (
-            forward(network, params, (), next_obs[None])[1].q[0] for params in (state.params, state.target_params)
-        )
-        value = jnp.where(batch.terminated, 0.0, double_q_values(next_q, target_next_q))
-        target = batch.reward / state.reward_scale.std + args.gamma * value
+        _, next_output = forward(network, state.params, (), next_obs[None])
+        _, target_output = forward(network, state.target_params, (), next_obs[None])
+        next_value = double_q_values(next_output.q[0], target_output.q[0])
+        reward = batch.reward / state.reward_scale.std
+        target = reward + args.gamma * jnp.where(batch.terminated, 0.0, next_value)
         weight = importance_weights(sample.probabilities, beta_at(args, state.update)) if args.prioritized else 1.0
-        inputs = obs, batch.action, target, weight
-        (_, (metrics, error)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *inputs)
+        grads, (metrics, error) = jax.grad(loss, has_aux=True)(state.params, obs, batch.action, target, weight)
         state = descend(state, grads, index).replace(key=key)
         if args.prioritized:
             priority = jnp.where(weight > 0, error + MIN_PRIORITY, 0)

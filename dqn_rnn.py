@@ -5,7 +5,7 @@ Papers: Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Rei
 Run:    python dqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU
 Page:   docs/dqn_rnn.md
 
-Shapes: T steps of a sequence, E environments, B sequences of a batch, A actions; time first.
+Shapes: T steps of a sequence, E environments, B sequences of a batch, A actions, F features; time first.
 `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
@@ -74,7 +74,7 @@ class Args(ArcadeArgs):
     n_step: Count = 5
     """rewards in a target before the value it bootstraps from; fewer at the end of a sequence"""
     gamma: UnitInterval = 0.95
-    """discount"""
+    """discount factor"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
     target_network_frequency: Count = 1_000
@@ -102,7 +102,7 @@ class Args(ArcadeArgs):
     prev_action: bool = True
     """feed the previous action to the memory"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
-    """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    """encoder for pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     precision: Precision = "float32"
     """matrix products of the encoder in float32 or bfloat16; parameters, memory and head stay in float32"""
     remat: bool = False
@@ -162,7 +162,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
+    """Observations [T * B, ...] -> features [T * B, F] float32; F is 512 for paper, else 256."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -230,7 +230,7 @@ def initial_carry(network: QNetwork, batch: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
 def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
+    """Reads obs[T, B, ...], prev_action[T, B] int32, start[T, B] bool, carry[B, ...]; returns (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
 
 
@@ -296,9 +296,10 @@ def beta_at(args: Args, update: jax.Array) -> jax.Array:
 
 
 def target_share(args: Args, update: jax.Array, index: jax.Array) -> jax.Array:
-    """Weight of the new parameters in the target network after gradient step `index` of an update: `tau` if one of the
-    `train_frequency` environment steps that it stands for is a multiple of `target_network_frequency`, else 0."""
-    before, every = update * args.update_size + index * args.train_frequency, args.target_network_frequency
+    """Weight of the new parameters in the target network after gradient step `index` of an update: `tau` if one of its
+    `train_frequency` environment steps is a multiple of `target_network_frequency`, else 0."""
+    before = update * args.update_size + index * args.train_frequency
+    every = args.target_network_frequency
     due = (before + args.train_frequency) // every > before // every
     return jnp.where(due, args.tau, 0.0)
 
@@ -364,7 +365,7 @@ class Transition(Step):
 class TrainState:
     """Everything that changes during training."""
 
-    # fields whose arrays, but not keys, have a leading axis E
+    # name prefixes of leaves with a leading axis E; keys have none
     OF_ENVS: ClassVar = ("actor.", "reward_scale.sums", "replay.experience.")
 
     params: Any
@@ -378,12 +379,12 @@ class TrainState:
 
 
 def make_replay(args: Args) -> tuple[Any, Segment]:
-    """flashbax's ring buffer of segments, [E, N], which samples several in a row, and the shapes of one segment."""
+    """flashbax's ring buffer of segments, [E, `buffer_length`], sampled several in a row, and the shapes of one."""
     envs = in_parallel(args)
     obs, env_state = jax.eval_shape(envs.env.reset, jax.random.key(0), envs.env_params)
     seen = envs.seen(env_state, obs)
     number, scalar, flag = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
-    step = Step(seen, number, flag, number, scalar, flag, flag, seen)
+    step = Step(seen, number, flag, number, scalar, flag, flag, seen)  # in the order of its fields
     steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((args.segment, *x.shape), x.dtype), step)
     carry = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], initial_carry(make_actor(args)[0], 1)))
     buffer = make_buffer(
@@ -514,17 +515,17 @@ def make_train(args: Args):
 
     def descend(state: TrainState, grads, index) -> TrainState:
         """One step of the optimizer and, if it is due, an update of the target network."""
-        direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        rate, share = learning_rate_at(args, state.update), target_share(args, state.update, index)
-        params = jax.tree.map(lambda x, step: x - rate * step, state.params, direction)
-        target_params = optax.incremental_update(params, state.target_params, share)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        learning_rate = learning_rate_at(args, state.update)
+        params = jax.tree.map(lambda x, step: x - learning_rate * step, state.params, updates)
+        target_params = optax.incremental_update(params, state.target_params, target_share(args, state.update, index))
         return state.replace(params=params, target_params=target_params, opt_state=opt_state)
 
     def learn(index, learner: tuple[TrainState, dict]) -> tuple[TrainState, dict]:
         """One gradient step on B sequences from the buffer."""
         state, sums = learner
         key, sample_key = jax.random.split(state.key)
-        sample = spread(args, buffer.sample(state.replay, sample_key))  # segments [B, N, ...]
+        sample = spread(args, buffer.sample(state.replay, sample_key))  # [B, segments, steps, ...]
         carry = jax.tree.map(lambda x: x[:, 0], sample.experience.carry)
         flat = lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]).swapaxes(0, 1)  # noqa: E731
         sequence = jax.tree.map(flat, sample.experience.steps)  # [burn-in + T, B, ...]
@@ -536,8 +537,7 @@ def make_train(args: Args):
         inputs = carry, past.replace(seen=observe(past.seen)), slots.replace(seen=observe(slots.seen))
         _, target_next_q = read_sequence(network, state.target_params, *inputs)
         weight = importance_weights(sample.probabilities, beta_at(args, state.update)) if args.prioritized else 1.0
-        rest = inputs, steps, target_next_q, weight
-        (_, (metrics, priority)), grads = jax.value_and_grad(loss, has_aux=True)(state.params, *rest)
+        grads, (metrics, priority) = jax.grad(loss, has_aux=True)(state.params, inputs, steps, target_next_q, weight)
         state = descend(state, grads, index).replace(key=key)
         if args.prioritized:
             priority = jnp.where(weight > 0, priority + MIN_PRIORITY, 0)
@@ -549,7 +549,7 @@ def make_train(args: Args):
         rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.segment)
         steps = Step(**{field.name: getattr(rollout, field.name) for field in fields(Step)})
-        segment = Segment(state.actor.carry, jax.tree.map(lambda x: x.swapaxes(0, 1), steps))  # [E, T, ...]
+        segment = Segment(state.actor.carry, jax.tree.map(lambda x: x.swapaxes(0, 1), steps))  # [E, steps, ...]
         replay = buffer.add(state.replay, jax.tree.map(lambda x: x[:, None], segment))
 
         # the buffers of all seeds are equally full, so one number of gradient steps serves all of them

@@ -126,7 +126,8 @@ def inputs_of(agent: Agent, rival: Agent | None, sample: bool) -> tuple[Any, Any
 def evaluation_program(args: Any, rival_args: Any = None):
     """The training's own evaluate(params, keys, policy), or that of a match, over all seeds. Runs that differ in their
     seed share it."""
-    of_params = (0, 0 if rival_args.num_seeds > 1 else None) if rival_args else 0
+    of_rival = 0 if rival_args and rival_args.num_seeds > 1 else None  # a rival with one seed plays against all seeds
+    of_params = (0, of_rival) if rival_args else 0
     evaluate = make_evaluate(args, *actor_of(args, rival_args))
     return jax.jit(over_seeds(evaluate, args, (of_params, 0, None)))
 
@@ -276,10 +277,8 @@ def main(args: Args) -> Path:
     with new_folder(args) as out:
         each = tqdm(agents, "playing", unit="run", disable=None)
         played = [play(agent, args.sample, args.seed, rival) for agent in each]
-        write_csv(out / "evaluate.csv", COLUMNS, [row for episodes in played for row in rows_of(episodes)])
-        write_csv(
-            out / "episodes.csv", EPISODE_COLUMNS, [row for episodes in played for row in episode_rows_of(episodes)]
-        )
+        write_csv(out / "evaluate.csv", COLUMNS, sum(map(rows_of, played), []))
+        write_csv(out / "episodes.csv", EPISODE_COLUMNS, sum(map(episode_rows_of, played), []))
         for agent in tqdm(agents if args.gif or args.mp4 else [], "recording", unit="run", disable=None):
             write_videos(args, agent, rival, out)
     print(table(played), f"written to {out}", sep="\n")

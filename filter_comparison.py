@@ -125,7 +125,7 @@ def as_pictures(kernel: np.ndarray) -> np.ndarray:
 
 
 def matched(one: dict, other: dict, layers: list[Layer], matching: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """For each layer which filter of `other` [F] matches each filter of `one`, and their squared distances [F].
+    """For each layer, the filter of `other` that matches each filter of `one` [F], and their squared distances [F].
 
     "index" matches filters with the same index. "hungarian" takes, layer by layer, the order with the smallest sum of
     squared Euclidean distances (Kuhn 1955), and reorders the next layer's input channels accordingly, so networks that

@@ -378,9 +378,9 @@ def remark(study: Study, agent: tuple[str, str], quantity: str, task: Task | Non
     """A remark on an aggregated value, or one to replace it; often empty."""
     if task is None:
         return "baseline" if quantity == "bias" and agent[1] == study.no_memory else "missing"
-    some = len(task.env_ids) < len(study.env_ids)
-    one = min(seeds_of(study, task)) == 1
-    return ", ".join([f"{len(task.env_ids)}/{len(study.env_ids)} ids"] * some + ["1 seed"] * one)
+    ids = f"{len(task.env_ids)}/{len(study.env_ids)} ids" if len(task.env_ids) < len(study.env_ids) else ""
+    seeds = "1 seed" if min(seeds_of(study, task)) == 1 else ""
+    return ", ".join(filter(None, [ids, seeds]))
 
 
 def table(study: Study, estimates: dict[Task, Estimate]) -> str:
@@ -393,7 +393,7 @@ def table(study: Study, estimates: dict[Task, Estimate]) -> str:
         for quantity in heads:
             task, value = found.get((*agent, quantity), (None, None))
             note = remark(study, agent, quantity, task)
-            line.append(note if task is None else with_interval(value) + (note and f" ({note})"))
+            line.append(note if task is None else with_interval(value) + (f" ({note})" if note else ""))
         lines.append(line)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
@@ -455,7 +455,7 @@ def caption(study: Study, estimates: dict[Task, Estimate]) -> str:
     seeds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
     ids = ", ".join(study.env_ids) if len(study.env_ids) < 10 else f"{len(study.env_ids)} ids"
     points = f"Interquartile mean and 95% stratified bootstrap interval over seeds ({seeds} per cell) on {ids}."
-    return textwrap.fill(points, 105) + "\nHollow points: on some of these ids only." * hollow
+    return textwrap.fill(points, 105) + ("\nHollow points: on some of these ids only." if hollow else "")
 
 
 def draw_panel(

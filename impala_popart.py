@@ -6,7 +6,7 @@ Papers: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importa
 Run:    python impala_popart.py --env-ids BreakoutEasy CartPoleEasy --value-normalization popart
 Page:   docs/impala_popart.md
 
-Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, N tasks; time first.
+Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, F features, N tasks; time first.
 Environment e plays task e % N. `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`,
 `truncated[t]` follow `action[t]`.
 """
@@ -76,7 +76,7 @@ class Args(TasksArgs):
     actor_lag: Annotated[int, Range(0, 1000)] = 0
     """play with the parameters of this many updates ago; all newer ones are stored, also in checkpoints"""
     gamma: UnitInterval = 0.99
-    """discount"""
+    """discount factor"""
     vtrace_lambda: UnitInterval = 0.95
     """lambda of V-trace: 1 is IMPALA's, lower values rely more on the value estimates"""
     rho_clip: NonNegative = 1.0
@@ -90,7 +90,7 @@ class Args(TasksArgs):
     max_grad_norm: Positive = 0.5
     """clip gradients to this global norm"""
     value_normalization: Annotated[str, OneOf(("none", "popart"))] = "none"
-    """none, or popart: normalise values by mean and deviation of each task's targets, advantages by the deviation"""
+    """none, or popart: normalise values by mean and std of each task's targets, advantages by the std"""
     popart_beta: UnitInterval = 3e-4
     """step size of PopArt's moving statistics; gradient step n uses 1 / n while that is larger"""
     memory: Annotated[str, OneOf(("none", *MEMORIES))] = "none"
@@ -100,7 +100,7 @@ class Args(TasksArgs):
     prev_action: bool = True
     """feed the previous action and, with the impala encoder, the previous reward"""
     encoder: Annotated[str, OneOf(("patch", "paper", "impala"))] = "patch"
-    """encoder of pixels: patch (fast everywhere), paper (POPGym Arcade's convolutions) or impala (residual network)"""
+    """encoder for pixels: patch (fast everywhere), paper (POPGym Arcade's convolutions) or impala (residual network)"""
     precision: Precision = "float32"
     """matrix products of encoder and hidden layers in float32 or bfloat16; all else stays in float32"""
     remat: bool = False
@@ -129,14 +129,14 @@ class Args(TasksArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
+    """Observations [T * B, ...] -> features [T * B, F] float32; F is 512 for paper, else 256."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
-        orthogonal = nn.initializers.orthogonal(math.sqrt(2))
+        orthogonal = nn.initializers.orthogonal(2**0.5)
         dense = functools.partial(nn.Dense, dtype=self.dtype, kernel_init=orthogonal)
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype, orthogonal)
@@ -154,7 +154,7 @@ class Encoder(nn.Module):
 
 
 class ResidualEncoder(nn.Module):
-    """Frames [N, h, w, 3] -> features [N, 256] in float32: IMPALA's residual network (the paper's figure 3, right)."""
+    """Frames [T * B, h, w, 3] -> features [T * B, 256] float32: IMPALA's residual network (figure 3, right)."""
 
     dtype: Any
 
@@ -173,7 +173,7 @@ class ResidualEncoder(nn.Module):
 
 
 def pad(x: jax.Array, value: float) -> jax.Array:
-    """x[N, h, w, c] with one more row or column of `value` on every side."""
+    """x[T * B, h, w, c] with one more row or column of `value` on every side."""
     return jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=value)
 
 
@@ -191,9 +191,9 @@ class PopArt:
         return jnp.sqrt(jnp.clip(self.variance, 1e-8, 1e12))
 
 
-def fresh_popart(count: int) -> PopArt:
+def fresh_popart(num_tasks: int) -> PopArt:
     """Mean 0 and variance 1, until the first update."""
-    return PopArt(jnp.zeros(count, jnp.float32), jnp.ones(count, jnp.float32), jnp.zeros(count, jnp.int32))
+    return PopArt(jnp.zeros(num_tasks, jnp.float32), jnp.ones(num_tasks, jnp.float32), jnp.zeros(num_tasks, jnp.int32))
 
 
 @struct.dataclass
@@ -228,7 +228,7 @@ class ActorCritic(nn.Module):
         residual = kind == "impala"
         self.encode = ResidualEncoder(dtype) if residual else Encoder(kind, dtype)
         if args.memory == "none":
-            dense = functools.partial(nn.Dense, dtype=dtype, kernel_init=orthogonal(math.sqrt(2)))
+            dense = functools.partial(nn.Dense, dtype=dtype, kernel_init=orthogonal(2**0.5))
             self.hidden = [(dense(args.hidden_size), nn.LayerNorm(dtype=dtype)) for _ in range(2)]
         else:
             size = 512 if kind == "paper" else 256  # of the features
@@ -276,7 +276,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
 def forward(network: ActorCritic, params, carry, obs, prev_action, start, prev_reward=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output).
+    """Reads obs[T, B, ...], prev_action[T, B] int32, start[T, B] bool, carry[B, ...]; returns (last carry, Output).
 
     Only the impala encoder reads prev_reward[T, B], in the units of the learned rewards and clipped to [-1, 1]; None
     stands for zeros.
@@ -314,33 +314,33 @@ def vtrace(args: Args, rho: jax.Array, steps: "Transition", value: jax.Array, la
     each times its own min(rho, rho_clip), passed back through factors gamma * lambda * min(rho, c_clip). A terminated
     step is followed by no value, a truncated one by `final_value`; no error is passed back across either.
     """
-    clipped, done = jnp.minimum(rho, args.rho_clip), steps.terminated | steps.truncated
+    clipped_rho, clipped_c = jnp.minimum(rho, args.rho_clip), jnp.minimum(rho, args.c_clip)
 
-    def error(following):
-        """r_t + gamma v - V(s_t), where v = `following` unless the episode ends."""
-        following = jnp.where(steps.truncated, steps.final_value, following)
-        return steps.reward + args.gamma * jnp.where(steps.terminated, 0.0, following) - value
+    def td_error(next_value):
+        """r_t + gamma v - V(s_t), where v = `next_value` unless the episode ends."""
+        next_value = jnp.where(steps.truncated, steps.final_value, next_value)
+        return steps.reward + args.gamma * jnp.where(steps.terminated, 0.0, next_value) - value
 
-    def backward(later, now):
-        correction, factor = now
-        correction += factor * later
+    def backward(next_correction, now):
+        error, factor = now
+        correction = error + factor * next_correction
         return correction, correction
 
     next_value = jnp.concatenate([value[1:], last_value[None]])
-    factor = args.gamma * args.vtrace_lambda * jnp.where(done, 0.0, jnp.minimum(rho, args.c_clip))
-    errors = clipped * error(next_value)
+    factor = args.gamma * args.vtrace_lambda * jnp.where(steps.terminated | steps.truncated, 0.0, clipped_c)
+    errors = clipped_rho * td_error(next_value)
     correction = jax.lax.scan(backward, jnp.zeros_like(last_value), (errors, factor), reverse=True)[1]
-    later = jnp.concatenate([correction[1:], jnp.zeros_like(last_value)[None]])
-    return value + correction, clipped * error(next_value + args.vtrace_lambda * later)
+    next_correction = jnp.concatenate([correction[1:], jnp.zeros_like(last_value)[None]])
+    return value + correction, clipped_rho * td_error(next_value + args.vtrace_lambda * next_correction)
 
 
 def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> PopArt:
-    """The statistics after a step towards those of target[T, B]; an absent task keeps its own.
+    """The statistics after a step towards mean m and variance v of target[T, B]; an absent task keeps its own.
 
     The step size is beta or, while that is larger, the one that makes them averages over all updates so far; the
     first update replaces the initial ones entirely. The variance equals the difference of moving averages of the first
     two moments (Hessel et al. 2019, section 3), but is computed without that difference, which float32 cannot resolve
-    when the mean is a thousand deviations:
+    when the mean is a thousand standard deviations:
     mean' = mean + step (m - mean), variance' = (1 - step) (variance + step (m - mean)^2) + step v.
     """
     played = jax.nn.one_hot(task, len(popart.mean))  # [B, N]
@@ -364,7 +364,7 @@ def in_new_units(normalized: jax.Array, old: PopArt, new: PopArt) -> jax.Array:
 
 
 def preserved(head: dict, old: PopArt, new: PopArt) -> dict:
-    """The value head, kernel [H, N] and bias [N], rescaled so that all values stay the same."""
+    """The value head, kernel [F, N] and bias [N], rescaled so that all values stay the same."""
     return {"kernel": head["kernel"] * (old.scale / new.scale)[None], "bias": in_new_units(head["bias"], old, new)}
 
 
@@ -396,8 +396,8 @@ def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition",
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
-    """Learning rate of a rollout; `update` counts the rollouts before it."""
-    return args.learning_rate * (1 - update / args.num_updates if args.anneal_lr else 1.0)
+    """Learning rate of an update; `update` counts the updates before it."""
+    return args.learning_rate * (1 - update / args.num_updates) if args.anneal_lr else args.learning_rate
 
 
 @struct.dataclass
@@ -436,7 +436,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays, but not keys, have a leading axis E
+    OF_ENVS: ClassVar = ("actor.",)  # name prefixes of leaves with a leading axis E; keys have none
 
     params: Any  # {"params": weights, "popart": {"statistics": PopArt}}
     past: Any  # the parameters before each of the last `actor_lag` updates, [actor_lag, ...], the oldest first
@@ -446,9 +446,9 @@ class TrainState:
     update: jax.Array  # int32, rollouts so far
 
 
-def inputs_of(met: Actor | Transition) -> tuple:
+def inputs_of(step: Actor | Transition) -> tuple:
     """What `forward` reads apart from the memory."""
-    return met.obs, met.prev_action, met.start, met.prev_reward
+    return step.obs, step.prev_action, step.start, step.prev_reward
 
 
 def make_actor(args: Args):
@@ -459,12 +459,12 @@ def make_actor(args: Args):
     """
     envs = tasks_in_parallel(args)
     network = ActorCritic(args, envs.num_actions, is_pixels(envs.observation_space))
-    count = len(args.env_ids)
+    num_tasks = len(args.env_ids)
 
     def begin(key: jax.Array, num_envs: int) -> Actor:
-        key, *reset_keys = jax.random.split(key, 1 + count)
+        key, *reset_keys = jax.random.split(key, 1 + num_tasks)
         obs, env_state = envs.reset(reset_keys, num_envs)
-        num_envs *= count
+        num_envs *= num_tasks  # those of all tasks
         return Actor(
             env_state=env_state,
             obs=obs,
@@ -481,8 +481,8 @@ def make_actor(args: Args):
         carry, output = forward(network, params, carry, *(x[None] for x in inputs))
         return carry, output.logits[0], of_task(output.values, task)[0]
 
-    def act(params, actor: Actor, policy, learner=None) -> tuple[Actor, Transition, Any]:
-        task = jnp.arange(len(actor.start)) % count  # [E]
+    def act(params, actor: Actor, policy, learner=None) -> tuple[Actor, Transition, dict]:
+        task = jnp.arange(len(actor.start)) % num_tasks  # [E]
         key, action_key, step_key = jax.random.split(actor.key, 3)
         carry, logits, value = read(params, actor.carry, inputs_of(actor), task)
         action = choose(action_key, logits, policy)
@@ -492,8 +492,8 @@ def make_actor(args: Args):
             learned_reward = jnp.clip(learned_reward, -args.reward_clip, args.reward_clip)
         learner = params if learner is None else learner
 
-        def value_of(final):  # of observations that follow this step
-            return read(learner, carry, (final, action, jnp.zeros_like(truncated), learned_reward), task)[2]
+        def value_of(next_obs):  # values [E], with the memory after this step
+            return read(learner, carry, (next_obs, action, jnp.zeros_like(truncated), learned_reward), task)[2]
 
         transition = Transition(
             obs=actor.obs,
@@ -526,8 +526,8 @@ def make_actor(args: Args):
 
 def task_sums(args: Args, rollout: Transition) -> dict[str, jax.Array]:
     """Sums [N] over the episodes of each task that end in a rollout, and how well its values predicted the targets."""
-    count = len(args.env_ids)
-    by_task = lambda x: x.reshape(len(x), args.num_envs // count, count)  # noqa: E731  # [T, E / N, N]
+    num_tasks = len(args.env_ids)
+    by_task = lambda x: x.reshape(len(x), args.num_envs // num_tasks, num_tasks)  # noqa: E731  # [T, E / N, N]
     early = jax.tree.map(lambda x: x[:-1], rollout)  # the last step's target would need another forward pass
     target, _ = vtrace(args, jnp.ones_like(early.value), early, early.value, rollout.value[-1])
     explained = jax.vmap(explained_variance, in_axes=2)(by_task(early.value), by_task(target))
@@ -594,8 +594,8 @@ def make_train(args: Args):
             return (params, opt_state), metrics
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
-        (params, opt_state), metrics = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
+        order = jnp.concatenate(shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches))
+        (params, opt_state), metrics = jax.lax.scan(minibatch, (state.params, state.opt_state), order)
         past = jax.tree.map(lambda old, now: append(old[1:], now), state.past, state.params) if args.actor_lag else ()
         popart = params["popart"]["statistics"]
         statistics = {"popart_mean": popart.mean, "popart_scale": popart.scale}

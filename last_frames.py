@@ -67,7 +67,7 @@ class Args(PlayArgs):
     episodes: Annotated[int, Range(1, 10_000)] = 64
     """episodes for each seed of a run, each twin and each number of frames"""
     traced: Annotated[int, Range(1, 10_000)] = 16
-    """episodes of which the gradient is computed"""
+    """how many of these episodes, from the first, to compute the gradient of"""
     seed: NonNegativeInt = 0
     """seed of the episodes"""
 
@@ -166,7 +166,7 @@ class Measured:
     def of_episodes(self, frames: int | str) -> dict[str, np.ndarray]:
         """The columns MEASURES for a number of frames, a value for each episode.
 
-        `kept` is the share of what the agent earns above the random policy; nan if it earns no more than that.
+        `kept` is the share of what the agent earns above the random policy; NaN if it earns no more than that.
         """
         earned = self.returns[ALL].mean() - self.random_return
         kept = (self.returns[frames] - self.random_return) / (earned if earned > 0 else np.nan)
@@ -174,12 +174,12 @@ class Measured:
 
 
 def measure(agent: Agent, args: Args) -> Measured:
-    """Plays `args.episodes` episodes with each number of frames, and traces `args.traced` others.
+    """Plays `args.episodes` episodes with each number of frames, and traces the first `args.traced` with all frames.
 
     Episodes in which no frame affects the last decision are left out of `looked_at`.
     """
     agent = dataclasses.replace(agent, args=dataclasses.replace(agent.args, eval_episodes=args.episodes))
-    deltas = [recall_density(agent, met) for met in record(agent, jax.random.key(args.seed), args.traced)]
+    deltas = [recall_density(agent, trajectory) for trajectory in record(agent, jax.random.key(args.seed), args.traced)]
     deltas = [delta for delta in deltas if not np.isnan(delta).any()]
     given = {frames: frames for frames in args.frames} | {ALL: None}
     return Measured(
@@ -294,7 +294,7 @@ def main(args: Args) -> Path:
     agents = load_with_memory(args)
     with new_folder(args) as out:
         found = [measure(agent, args) for agent in tqdm(agents, "measuring", unit="agent", disable=None)]
-        groups = {name: [found[i] for i in of] for name, of in groups_of(agents).items()}
+        groups = {name: [found[i] for i in positions] for name, positions in groups_of(agents).items()}
         rows = {name: rows_of(name, group) for name, group in groups.items()}
         write_csv(out / "last_frames.csv", COLUMNS, sum(rows.values(), []))
         each = [row for name, group in groups.items() for one in group for row in agent_rows_of(name, one)]

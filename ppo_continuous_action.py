@@ -4,7 +4,7 @@ Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://
 Run:   python ppo_continuous_action.py --env-id Pendulum-v1
 Page:  docs/ppo_continuous_action.md
 
-Shapes: T steps of a rollout, E environments, B steps of a minibatch, A numbers of an action; time first.
+Shapes: T steps of a rollout, E environments, B steps of a minibatch, A components of an action, F features; time first.
 `terminated[t]` and `truncated[t]` follow `action[t]`.
 """
 
@@ -58,7 +58,7 @@ class Args(RunArgs):
     update_epochs: Count = 4
     """passes over a rollout"""
     gamma: UnitInterval = 0.99
-    """discount"""
+    """discount factor"""
     gae_lambda: UnitInterval = 0.95
     """lambda of generalised advantage estimation"""
     norm_obs: bool = True
@@ -70,7 +70,7 @@ class Args(RunArgs):
     clip_coef: Positive = 0.2
     """clip the ratio of an action's new to its old density to within this distance of 1"""
     clip_vloss: bool = True
-    """in the value loss, clip the change of each value to CLIP_COEF"""
+    """in the value loss, limit the change of each value to CLIP_COEF"""
     ent_coef: NonNegative = 0.0
     """weight of the entropy bonus"""
     vf_coef: NonNegative = 0.5
@@ -101,7 +101,7 @@ class Args(RunArgs):
 
 @struct.dataclass
 class Output:
-    """Network outputs for each observation: mean[T, B, A], log_std[A] of the action, value[T, B], float32."""
+    """Network outputs for each observation: mean[T, B, A] and log_std[A] of the action, value[T, B]; float32."""
 
     mean: jax.Array
     log_std: jax.Array
@@ -124,7 +124,7 @@ class Tower(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Two towers, for policy and value. The moments that normalise observations are variables next to parameters."""
+    """Two towers, for policy and value. The moments that normalise observations are variables beside the parameters."""
 
     args: Args
     num_actions: int
@@ -137,7 +137,8 @@ class ActorCritic(nn.Module):
             x = jnp.clip((x - moments.mean[None, None]) / jnp.sqrt(moments.var[None, None] + 1e-8), -10, 10)
         mean = Tower(self.args, self.num_actions, scale=0.01, name="actor")(x)
         value = Tower(self.args, 1, scale=1.0, name="critic")(x)[..., 0]
-        return Output(mean, self.param("log_std", nn.initializers.zeros, (self.num_actions,), jnp.float32), value)
+        log_std = self.param("log_std", nn.initializers.zeros, (self.num_actions,), jnp.float32)
+        return Output(mean=mean, log_std=log_std, value=value)
 
 
 def initial_carry(network: ActorCritic, batch: int) -> Any:
@@ -146,7 +147,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
 
 
 def forward(network: ActorCritic, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...]: (carry, Output). Inputs that only a memory needs are accepted and ignored."""
+    """Reads obs[T, B, ...] and returns (carry, Output). Inputs that only a memory needs are ignored."""
     return carry, network.apply(params, obs)
 
 
@@ -209,8 +210,8 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
-    """Learning rate of a rollout; `update` counts the rollouts before it."""
-    return args.learning_rate * (1 - update / args.num_updates if args.anneal_lr else 1.0)
+    """Learning rate of an update; `update` counts the updates before it."""
+    return args.learning_rate * (1 - update / args.num_updates) if args.anneal_lr else args.learning_rate
 
 
 @struct.dataclass
@@ -242,12 +243,12 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # name prefixes of leaves with a leading axis E; keys have none
 
     params: Any  # {"params": weights, "moments": of the observations}
     opt_state: Any
-    actor: Actor
     reward_scale: RewardScale
+    actor: Actor
     key: jax.Array
     update: jax.Array  # int32, rollouts so far
 
@@ -256,8 +257,8 @@ def make_actor(args: Args):
     """The network, begin(key, num_envs) -> Actor, act(params, actor, policy) -> (Actor, Transition, step's info)."""
     envs = in_parallel(args)
     network = ActorCritic(args, envs.num_actions)
-    actions = envs.env.action_space(envs.env_params)
-    low, high = (jnp.broadcast_to(bound, actions.shape) for bound in (actions.low, actions.high))
+    space = envs.env.action_space(envs.env_params)
+    low, high = (jnp.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
 
     def begin(key: jax.Array, num_envs: int) -> Actor:
         key, reset_key = jax.random.split(key)
@@ -277,7 +278,7 @@ def make_actor(args: Args):
         key, action_key, step_key = jax.random.split(actor.key, 3)
         output = read(params, actor.obs)
         action = choose(action_key, output, policy, low.reshape(-1), high.reshape(-1))  # [E, A]
-        played = jnp.clip(action.reshape(-1, *actions.shape), low[None], high[None])
+        played = jnp.clip(action.reshape(-1, *space.shape), low[None], high[None])
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, played)
         transition = Transition(
             obs=actor.obs,
@@ -310,13 +311,9 @@ def make_train(args: Args):
         key, network_key, actor_key = jax.random.split(key, 3)
         actor = begin(actor_key, args.num_envs)
         params = network.init(network_key, actor.obs[None])
+        opt_state, reward_scale = optimizer.init(params["params"]), RewardScale.fresh(args.num_envs)
         return TrainState(
-            params=params,
-            opt_state=optimizer.init(params["params"]),
-            actor=actor,
-            reward_scale=RewardScale.fresh(args.num_envs),
-            key=key,
-            update=jnp.int32(0),
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=jnp.int32(0)
         )
 
     def loss(weights, params, batch: Transition, advantage, target):
@@ -328,11 +325,11 @@ def make_train(args: Args):
         rollout_step = lambda actor, _: act(state.params, actor, SAMPLE)[:2]  # noqa: E731
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         _, output = forward(network, state.params, (), actor.obs[None])
-        reward_scale = state.reward_scale
+        next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]
+        reward_scale = state.reward_scale.updated(rollout, args.gamma) if args.norm_reward else state.reward_scale
         if args.norm_reward:
-            reward_scale = reward_scale.updated(rollout, args.gamma)
             rollout = rollout.replace(reward=jnp.clip(rollout.reward / reward_scale.std, -10, 10))
-        advantage = gae(rollout, jnp.concatenate([rollout.value[1:], output.value]), args.gamma, args.gae_lambda)
+        advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
 
@@ -340,7 +337,7 @@ def make_train(args: Args):
             """One gradient step on B steps of the rollout."""
             weights, opt_state = learner
             batch, *estimates = jax.tree.map(lambda x: x[None], picked)  # [1, B]
-            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(weights, state.params, batch, *estimates)
+            grads, metrics = jax.grad(loss, has_aux=True)(weights, state.params, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             return (optax.apply_updates(weights, updates), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
@@ -365,7 +362,7 @@ def make_train(args: Args):
         obs = rollout.obs.swapaxes(0, 1).reshape(args.update_size, -1).astype(jnp.float32)
         params = {"params": weights, "moments": {"obs": state.params["moments"]["obs"].updated(obs)}}
         state = TrainState(
-            params=params, opt_state=opt_state, actor=actor, reward_scale=reward_scale, key=key, update=state.update + 1
+            params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
         )
         return state, jax.tree.map(jnp.sum, metrics) | value_sums(rollout.value, target) | episode_sums(rollout)
 

@@ -4,7 +4,7 @@ Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://
 Run:   python ppo_mlp.py --env-id CartPoleEasy
 Page:  docs/ppo_mlp.md
 
-Shapes: T steps of a rollout, E environments, B steps of a minibatch, A actions; time first.
+Shapes: T steps of a rollout, E environments, B steps of a minibatch, A actions, F features; time first.
 `terminated[t]` and `truncated[t]` follow `action[t]`.
 """
 
@@ -57,7 +57,7 @@ class Args(ArcadeArgs):
     update_epochs: Count = 2
     """passes over a rollout"""
     gamma: UnitInterval = 0.95
-    """discount"""
+    """discount factor"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
     gae_lambda: UnitInterval = 0.9
@@ -67,7 +67,7 @@ class Args(ArcadeArgs):
     clip_coef: Positive = 0.2
     """clip the ratio of an action's new to its old probability to within this distance of 1"""
     clip_vloss: bool = True
-    """in the value loss, clip the change of each value to CLIP_COEF"""
+    """in the value loss, limit the change of each value to CLIP_COEF"""
     ent_coef: NonNegative = 0.01
     """weight of the entropy bonus"""
     vf_coef: NonNegative = 0.5
@@ -79,7 +79,7 @@ class Args(ArcadeArgs):
     hidden_size: Count = 256
     """width of the two hidden layers"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
-    """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    """encoder for pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
     """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
@@ -103,7 +103,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, flattened by flat."""
+    """Observations [T * B, ...] -> features [T * B, F] float32; F is 512 for paper, 256 for patch, any for flat."""
 
     kind: str  # "patch" or "paper" for pixels, "flat" for anything else
     dtype: Any
@@ -174,7 +174,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
 
 
 def forward(network: ActorCritic, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...]: (carry, Output). Inputs that only a memory needs are accepted and ignored."""
+    """Reads obs[T, B, ...] and returns (carry, Output). Inputs that only a memory needs are ignored."""
     return carry, network.apply(params, obs)
 
 
@@ -230,8 +230,8 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
-    """Learning rate of a rollout; `update` counts the rollouts before it."""
-    return args.learning_rate * (1 - update / args.num_updates if args.anneal_lr else 1.0)
+    """Learning rate of an update; `update` counts the updates before it."""
+    return args.learning_rate * (1 - update / args.num_updates) if args.anneal_lr else args.learning_rate
 
 
 @struct.dataclass
@@ -263,7 +263,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # name prefixes of leaves with a leading axis E; keys have none
 
     params: Any
     opt_state: Any
@@ -353,11 +353,10 @@ def make_train(args: Args):
         def minibatch(learner, picked):
             """One gradient step on B steps of the rollout."""
             params, opt_state = learner
-            order, rest = picked
-            seen = pick_steps(rollout.seen, *order)
-            batch, *estimates, seen = jax.tree.map(lambda x: x[None], (*rest, seen))  # [1, B]
-            batch = batch.replace(seen=seen)
-            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, *estimates)
+            order, (batch, *estimates) = picked
+            batch = batch.replace(seen=pick_steps(rollout.seen, *order))
+            batch, *estimates = jax.tree.map(lambda x: x[None], (batch, *estimates))  # [1, B]
+            grads, metrics = jax.grad(loss, has_aux=True)(params, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             return (optax.apply_updates(params, updates), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}

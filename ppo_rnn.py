@@ -4,7 +4,7 @@ Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://
 Run:   python ppo_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU
 Page:  docs/ppo_rnn.md
 
-Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions; time first.
+Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, F features; time first.
 `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
@@ -58,7 +58,7 @@ class Args(ArcadeArgs):
     update_epochs: Count = 2
     """passes over a rollout"""
     gamma: UnitInterval = 0.95
-    """discount"""
+    """discount factor"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
     gae_lambda: UnitInterval = 0.9
@@ -68,7 +68,7 @@ class Args(ArcadeArgs):
     clip_coef: Positive = 0.2
     """clip the ratio of an action's new to its old probability to within this distance of 1"""
     clip_vloss: bool = True
-    """in the value loss, clip the change of each value to CLIP_COEF"""
+    """in the value loss, limit the change of each value to CLIP_COEF"""
     ent_coef: NonNegative = 0.01
     """weight of the entropy bonus"""
     vf_coef: NonNegative = 0.5
@@ -84,7 +84,7 @@ class Args(ArcadeArgs):
     prev_action: bool = True
     """feed the previous action to the memory"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
-    """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    """encoder for pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
     """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
@@ -113,7 +113,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
+    """Observations [T * B, ...] -> features [T * B, F] float32; F is 512 for paper, else 256."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -185,7 +185,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
 def forward(network: ActorCritic, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
+    """Reads obs[T, B, ...], prev_action[T, B] int32, start[T, B] bool, carry[B, ...]; returns (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
 
 
@@ -241,8 +241,8 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
-    """Learning rate of a rollout; `update` counts the rollouts before it."""
-    return args.learning_rate * (1 - update / args.num_updates if args.anneal_lr else 1.0)
+    """Learning rate of an update; `update` counts the updates before it."""
+    return args.learning_rate * (1 - update / args.num_updates) if args.anneal_lr else args.learning_rate
 
 
 @struct.dataclass
@@ -279,7 +279,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # name prefixes of leaves with a leading axis E; keys have none
 
     params: Any
     opt_state: Any
@@ -317,8 +317,8 @@ def make_actor(args: Args):
         action = choose(action_key, output.logits, policy)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
 
-        def value_of(final):  # of observations that follow this step
-            return read(params, carry, final, action, jnp.zeros_like(truncated))[1].value
+        def value_of(next_obs):  # values [E], with the memory after this step
+            return read(params, carry, next_obs, action, jnp.zeros_like(truncated))[1].value
 
         transition = Transition(
             seen=envs.seen(actor.env_state, actor.obs),
@@ -384,7 +384,7 @@ def make_train(args: Args):
             params, opt_state = learner
             batch, *estimates = pick_envs((rollout, advantage, target), picked)
             carry = pick_envs(state.actor.carry, picked, axis=0)  # the memory before the rollout
-            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, *estimates)
+            grads, metrics = jax.grad(loss, has_aux=True)(params, carry, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             return (optax.apply_updates(params, updates), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}

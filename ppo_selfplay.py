@@ -4,9 +4,9 @@ Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://
 Run:   python ppo_selfplay.py --env-id popgym_arcade.environments.pong:PongEasy
 Page:  docs/ppo_selfplay.md
 
-Shapes: T steps of a rollout, E games, P = 2 E players, B players of a minibatch, K past opponents, A actions; time
-first. Player p sits in seat p % 2 of game p // 2. `start[t]` arrives with `obs[t]`, True on a game's first step;
-`terminated[t]`, `truncated[t]` follow `action[t]`.
+Shapes: T steps of a rollout, E games, P = 2 E players, B players of a minibatch, K past opponents, A actions, F
+features; time first. Player p sits in seat p % 2 of game p // 2. `start[t]` arrives with `obs[t]`, True on a game's
+first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
 import functools
@@ -37,7 +37,7 @@ from popgym_arcade.baselines.running.ratings import rate
 from popgym_arcade.baselines.running.run import Run
 from popgym_arcade.baselines.seats import SEATS, OfPlayers, Rivals, View
 
-SAMPLE, GREEDY, RANDOM, SELF_PLAY = range(4)  # an agent's policy, its most probable action, uniform; all sample
+SAMPLE, GREEDY, RANDOM, SELF_PLAY = range(4)  # agent's policy, its most probable action, uniform, all players' policies
 POLICIES = {"random": RANDOM, "greedy": GREEDY}  # of the agent in an evaluation; its opponent plays at random
 PAST = 4  # earlier versions to play against; every twentieth of the training, the agent takes the place of the oldest
 LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "grad_norm")
@@ -64,7 +64,7 @@ class Args(ArcadeArgs):
     update_epochs: Count = 2
     """passes over a rollout"""
     gamma: UnitInterval = 0.95
-    """discount"""
+    """discount factor"""
     gae_lambda: UnitInterval = 0.9
     """lambda of generalised advantage estimation"""
     norm_adv: bool = True
@@ -126,7 +126,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features [N, 256] float32."""
+    """Observations [T * B, ...] -> features [T * B, F] float32; F is 256."""
 
     pixels: bool
     dtype: Any
@@ -177,8 +177,8 @@ class ActorCritic(nn.Module):
         x = obs.seen.swapaxes(0, 1).reshape(batch * steps, *obs.seen.shape[2:])  # batch first: devices share it
         x = features = self.encode(x).reshape(batch, steps, -1).swapaxes(0, 1)  # [T, B, F]
         # the first observation of a game follows no action: all zeros. Legal actions tell whose turn it is
-        actions = jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions), obs.legal
-        x = jnp.concatenate([x, jax.nn.one_hot(obs.seat, SEATS), *actions], axis=-1)
+        previous = jax.nn.one_hot(jnp.where(start, -1, prev_action), self.num_actions)
+        x = jnp.concatenate([x, jax.nn.one_hot(obs.seat, SEATS), previous, obs.legal], axis=-1)
         carry, x = self.remember(carry, x, start)
         x += features  # the current observation need not pass through the memory
         x = nn.leaky_relu(self.norm(x))
@@ -192,7 +192,7 @@ def initial_carry(network: ActorCritic, batch: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
 def forward(network: ActorCritic, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
-    """Reads a View [T, B, ...], prev_action[T, B] int32, start[T, B] bool, with carry[B, ...]: (last carry, Output)."""
+    """Reads View[T, B, ...], prev_action[T, B] int32, start[T, B] bool, carry[B, ...]; returns (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
 
 
@@ -200,7 +200,7 @@ def forward(network: ActorCritic, params, carry, obs, prev_action, start) -> tup
 
 
 def choose(key: jax.Array, logits: jax.Array, legal: jax.Array, policy: jax.Array) -> jax.Array:
-    """Actions [P] int32 of each player's policy[P] (by default SAMPLE), given logits and legal[P, A]."""
+    """Actions [P] int32 of each player's policy[P] (SELF_PLAY samples too), given logits[P, A] and legal[P, A] bool."""
     at_random = seats.among_legal(jnp.zeros_like(logits), legal)
     distribution = distrax.Categorical(logits=jnp.where((policy == RANDOM)[:, None], at_random, logits))
     return jnp.where(policy == GREEDY, distribution.mode(), distribution.sample(seed=key)).astype(jnp.int32)
@@ -245,8 +245,8 @@ def ppo_loss(args: Args, output: Output, batch: "Transition", advantage, target)
 
 
 def learning_rate_at(args: Args, update: jax.Array) -> jax.Array:
-    """Learning rate of a rollout; `update` counts the rollouts before it."""
-    return args.learning_rate * (1 - update / args.num_updates if args.anneal_lr else 1.0)
+    """Learning rate of an update; `update` counts the updates before it."""
+    return args.learning_rate * (1 - update / args.num_updates) if args.anneal_lr else args.learning_rate
 
 
 @struct.dataclass
@@ -283,7 +283,7 @@ class Transition(OfPlayers):
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.",)  # fields whose arrays, but not keys, have a leading axis E or P
+    OF_ENVS: ClassVar = ("actor.",)  # name prefixes of leaves with a leading axis E or P; keys have none
 
     params: Any
     rivals: Rivals | None  # the past opponents; None with --opponents latest
@@ -330,8 +330,8 @@ def make_actor(args: Args):
         action = choose(action_key, output.logits, actor.obs.legal, of_player)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
 
-        def value_of(final):  # of observations that follow this step
-            return read(params, carry, final, action, jnp.zeros_like(truncated))[1].value
+        def value_of(next_obs):  # values [P], with the memory after this step
+            return read(params, carry, next_obs, action, jnp.zeros_like(truncated))[1].value
 
         transition = Transition(
             obs=actor.obs,
@@ -393,24 +393,24 @@ def make_train(args: Args):
         advantage = gae(rollout, next_value, args.gamma, args.gae_lambda)
         target = advantage + rollout.value
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
-        learned_from = seats.only((rollout, advantage, target), args.learners)
+        experience, advantage, target = seats.only((rollout, advantage, target), args.learners)
         carry_before = seats.only(state.actor.carry, args.learners, axis=0)
 
         def minibatch(learner, picked):
             """One gradient step on the whole sequences of some players."""
             params, opt_state = learner
-            batch, *estimates = pick_envs(learned_from, picked)
+            batch, *estimates = pick_envs((experience, advantage, target), picked)
             carry = pick_envs(carry_before, picked, axis=0)
-            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, *estimates)
+            grads, metrics = jax.grad(loss, has_aux=True)(params, carry, batch, *estimates)
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             return (optax.apply_updates(params, updates), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = jnp.concatenate(shuffled_envs(epoch_keys, len(args.learners), args.num_minibatches))
-        (params, opt_state), metrics = jax.lax.scan(minibatch, (state.params, state.opt_state), orders)
+        order = jnp.concatenate(shuffled_envs(epoch_keys, len(args.learners), args.num_minibatches))
+        (params, opt_state), metrics = jax.lax.scan(minibatch, (state.params, state.opt_state), order)
         state = state.replace(params=params, rivals=rivals, opt_state=opt_state, actor=actor, key=key)
-        sums = value_sums(learned_from[0].value, learned_from[2]) | player_sums(rollout.players)
+        sums = value_sums(experience.value, target) | player_sums(rollout.players)
         return state.replace(update=state.update + 1), jax.tree.map(jnp.mean, metrics) | sums
 
     return init, update

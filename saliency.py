@@ -151,10 +151,10 @@ def gradient_saliency(agent: Agent, trajectory: Trajectory) -> GradientSaliency:
     obs = observations(agent, trajectory)
     program = gradient_program(network_args(agent))
     others = tuple(getattr(trajectory, name) for name in other_inputs(agent.script))
-    met = jax.device_put((agent.params, obs, others))
+    inputs = jax.device_put((agent.params, obs, others))
     maps = np.zeros((len(obs), *(obs.shape[:-1] if obs.ndim == 4 else obs.shape)), np.float32)
     for n in tqdm(range(len(obs)), f"gradients, {agent.twin}", unit="step", disable=None):
-        maps[n], values = program(*met, n)
+        maps[n], values = program(*inputs, n)
     return GradientSaliency(agent, trajectory, obs, maps, np.asarray(values))
 
 
@@ -237,7 +237,7 @@ def perturbation_saliency(
 ) -> PerturbationSaliency:
     """How much the decision at step `at` changes when the frame `lag` steps before it is blurred, place by place.
 
-    The memory reads everything from that frame on again. The paper's widths, 5 for a place and 3 for the blur on frames
+    The memory reads everything again from that frame on. The paper's widths, 5 for a place and 3 for the blur on frames
     of 80 px, grow with the side. Greydanus et al. 2018, https://arxiv.org/abs/1711.00138.
 
     Raises:
@@ -246,17 +246,15 @@ def perturbation_saliency(
     obs = observations(agent, trajectory)
     if not (obs.dtype == np.uint8 and obs.ndim == 4):
         raise UserError(f"--kind perturbation blurs frames, and {agent.args.env_id} has none: use --kind gradient")
-    at = range(len(obs))[at]
+    at = range(len(obs))[at]  # a negative step counts from the end
     side, first = obs.shape[1], at - lag
     mask_sigma, blur_sigma = mask_sigma or 5 * side / 80, blur_sigma or 3 * side / 80
     scores, before, fresh = perturbation_program(network_args(agent))
-    met = obs, tuple(getattr(trajectory, name) for name in other_inputs(agent.script))
-    carry = before(agent.params, *jax.tree.map(lambda x: x[:first], met)) if first else fresh()
+    inputs = obs, tuple(getattr(trajectory, name) for name in other_inputs(agent.script))
+    carry = before(agent.params, *jax.tree.map(lambda x: x[:first], inputs)) if first else fresh()
     blurred = ndimage.gaussian_filter(obs[first].astype(np.float32), (blur_sigma, blur_sigma, 0))
-    found = scores(
-        *(agent.params, carry, *jax.tree.map(lambda x: x[first : at + 1], met)),
-        *(blurred, places(side, stride), np.float32(mask_sigma)),
-    )
+    read_again = jax.tree.map(lambda x: x[first : at + 1], inputs)
+    found = scores(agent.params, carry, *read_again, blurred, places(side, stride), np.float32(mask_sigma))
     rows = math.isqrt(len(found[0]))
     policy, value = (np.asarray(x).reshape(rows, rows) for x in found)
     return PerturbationSaliency(agent, obs[first], at, lag, policy, value)
@@ -408,7 +406,7 @@ def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
         for axes, picture, style, title in zip(line, pictures, styles, titles, strict=True):
             axes.imshow(picture, **style)
             bare(axes, title)
-        lag = f"{each.lag} step{'s' * (each.lag != 1)} earlier" if each.lag else "the current frame"
+        lag = f"{each.lag} step{'s' if each.lag > 1 else ''} earlier" if each.lag else "the current frame"
         line[0].set_ylabel(f"{TWINS_IN_WORDS[each.agent.twin]}\nstep {each.at}: {lag}".strip(), fontsize=8)
     place = {"location": "bottom", "fraction": 0.04, "pad": 0.02}
     for axes in grid.T[2:]:
@@ -690,9 +688,9 @@ def write_gradients(out: Path, found: list[GradientSaliency], columns: int) -> N
     images[0].save(out / f"{name}__video.gif", save_all=True, append_images=images[1:], duration=250, loop=0)
     write_page(out / f"{name}.html", found)
     for each in found:
-        met = {"obs": each.obs, "action": each.trajectory.action, "reward": each.trajectory.reward}
+        played = {"obs": each.obs, "action": each.trajectory.action, "reward": each.trajectory.reward}
         numbers = {"maps": each.maps, "shares": each.shares, "values": each.values}
-        np.savez_compressed(out / f"{name}__{each.agent.twin}__gradient.npz", **met, **numbers)
+        np.savez_compressed(out / f"{name}__{each.agent.twin}__gradient.npz", **played, **numbers)
 
 
 def write_perturbations(out: Path, found: list[PerturbationSaliency]) -> None:

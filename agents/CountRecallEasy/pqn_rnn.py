@@ -4,7 +4,7 @@ Paper: Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", htt
 Run:   python pqn_rnn.py --env-id CartPoleEasy --partial-obs --memory MinGRU
 Page:  docs/pqn_rnn.md
 
-Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions; time first.
+Shapes: T steps of a rollout, E environments, B environments of a minibatch, A actions, F features; time first.
 `start[t]` arrives with `obs[t]`, True on an episode's first step; `terminated[t]`, `truncated[t]` follow `action[t]`.
 """
 
@@ -60,7 +60,7 @@ class Args(ArcadeArgs):
     update_epochs: Count = 2
     """passes over a rollout"""
     gamma: UnitInterval = 0.95
-    """discount"""
+    """discount factor"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
     q_lambda: UnitInterval = 0.8
@@ -80,7 +80,7 @@ class Args(ArcadeArgs):
     prev_action: bool = True
     """feed the previous action to the memory"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
-    """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    """encoder for pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
     """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
@@ -110,7 +110,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by any other."""
+    """Observations [T * B, ...] -> features [T * B, F] float32; F is 512 for paper, else 256."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -178,7 +178,7 @@ def initial_carry(network: QNetwork, batch: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # so that the memory is traced only once per shape
 def forward(network: QNetwork, params, carry, obs, prev_action, start) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...], prev_action[T, B] int32 and start[T, B] bool with carry[B, ...]: (last carry, Output)."""
+    """Reads obs[T, B, ...], prev_action[T, B] int32, start[T, B] bool, carry[B, ...]; returns (last carry, Output)."""
     return network.apply(params, carry, obs, prev_action, start)
 
 
@@ -258,7 +258,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # name prefixes of leaves with a leading axis E; keys have none
 
     params: Any
     opt_state: Any
@@ -296,8 +296,8 @@ def make_actor(args: Args):
         action = epsilon_greedy(action_key, q, epsilon)
         obs, env_state, reward, terminated, truncated, info = envs.step(step_key, actor.env_state, action)
 
-        def value_of(final):  # of observations that follow this step
-            return read(params, carry, final, action, jnp.zeros_like(truncated))[1].max(axis=-1)
+        def value_of(next_obs):  # values [E], with the memory after this step
+            return read(params, carry, next_obs, action, jnp.zeros_like(truncated))[1].max(axis=-1)
 
         transition = Transition(
             seen=envs.seen(actor.env_state, actor.obs),
@@ -365,13 +365,13 @@ def make_train(args: Args):
             params, opt_state = learner
             batch, batch_target = pick_envs((rollout, target), picked)
             carry = pick_envs(state.actor.carry, picked, axis=0)  # the memory before the rollout
-            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, carry, batch, batch_target)
+            grads, metrics = jax.grad(loss, has_aux=True)(params, carry, batch, batch_target)
             updates, opt_state = optimizer.update(grads, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)
-        orders = shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches)
-        (params, opt_state), metrics = jax.lax.scan(minibatch, (state.params, state.opt_state), jnp.concatenate(orders))
+        order = jnp.concatenate(shuffled_envs(epoch_keys, args.num_envs, args.num_minibatches))
+        (params, opt_state), metrics = jax.lax.scan(minibatch, (state.params, state.opt_state), order)
         state = TrainState(
             params=params, opt_state=opt_state, reward_scale=reward_scale, actor=actor, key=key, update=state.update + 1
         )

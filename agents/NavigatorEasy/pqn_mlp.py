@@ -4,7 +4,7 @@ Paper: Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", htt
 Run:   python pqn_mlp.py --env-id CartPoleEasy
 Page:  docs/pqn_mlp.md
 
-Shapes: T steps of a rollout, E environments, B steps of a minibatch, A actions; time first.
+Shapes: T steps of a rollout, E environments, B steps of a minibatch, A actions, F features; time first.
 `terminated[t]` and `truncated[t]` follow `action[t]`.
 """
 
@@ -59,7 +59,7 @@ class Args(ArcadeArgs):
     update_epochs: Count = 2
     """passes over a rollout"""
     gamma: UnitInterval = 0.95
-    """discount"""
+    """discount factor"""
     norm_reward: bool = True
     """learn from rewards divided by the running standard deviation of their discounted sums"""
     q_lambda: UnitInterval = 0.8
@@ -75,7 +75,7 @@ class Args(ArcadeArgs):
     hidden_size: Count = 256
     """width of the two hidden layers"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"
-    """encoder of pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
+    """encoder for pixels: patch (fast everywhere) or paper (POPGym Arcade's convolutions)"""
     storage: Annotated[str, OneOf(("frames", "states"))] = "frames"
     """what a rollout stores for popgym_arcade games: frames, or states (a hundredth of the memory), drawn when used"""
     precision: Precision = "float32"
@@ -100,7 +100,7 @@ class Args(ArcadeArgs):
 
 
 class Encoder(nn.Module):
-    """Observations [N, ...] -> features in float32: [N, 512] by paper, [N, 256] by patch, [N, width] by dense."""
+    """Observations [T * B, ...] -> features [T * B, F] float32; F is 512 for paper, 256 for patch, width for dense."""
 
     kind: str  # "patch" or "paper" for pixels, "dense" for anything else
     dtype: Any
@@ -161,7 +161,7 @@ def initial_carry(network: QNetwork, batch: int) -> Any:
 
 
 def forward(network: QNetwork, params, carry, obs, prev_action=None, start=None) -> tuple[Any, Output]:
-    """Reads obs[T, B, ...]: (carry, Output). Inputs that only a memory needs are accepted and ignored."""
+    """Reads obs[T, B, ...] and returns (carry, Output). Inputs that only a memory needs are ignored."""
     return carry, network.apply(params, obs)
 
 
@@ -236,7 +236,7 @@ class Transition:
 class TrainState:
     """Everything that changes during training."""
 
-    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # fields whose arrays, but not keys, have a leading axis E
+    OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # name prefixes of leaves with a leading axis E; keys have none
 
     params: Any
     opt_state: Any
@@ -328,7 +328,7 @@ def make_train(args: Args):
             """One gradient step on B steps of the rollout."""
             params, opt_state = learner
             batch, batch_target = pick_steps((rollout, target), *picked)
-            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, batch_target)
+            grads, metrics = jax.grad(loss, has_aux=True)(params, batch, batch_target)
             updates, opt_state = optimizer.update(grads, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
 

@@ -6,7 +6,7 @@ https://arxiv.org/abs/2108.13264. Shapes: S seeds, M ids.
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ class Estimate:
     high: float | None
 
 
-def estimate(first: list[np.ndarray], second: list[np.ndarray] = (), resamples: int = 2_000) -> Estimate:
+def estimate(first: Sequence[np.ndarray], second: Sequence[np.ndarray] = (), resamples: int = 2_000) -> Estimate:
     """The interquartile mean of the scores [S] of each id in `first`, minus that of `second` if there is any.
 
     The interval is a percentile bootstrap, stratified by id: every id of both is resampled separately.
@@ -52,7 +52,7 @@ def numpy_seed(seed: int) -> Iterator[None]:
         np.random.set_state(state)
 
 
-def matrices_of(returns: list[np.ndarray]) -> list[np.ndarray]:
+def matrices_of(returns: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The scores [S] of each id as rliable's matrices [S, M], one for each number of seeds."""
     sizes = sorted({len(scores) for scores in returns})
     return [np.stack([scores for scores in returns if len(scores) == size], axis=1) for size in sizes]

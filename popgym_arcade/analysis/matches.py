@@ -136,11 +136,11 @@ def match_actor(args: Any, rival_args: Any) -> tuple[Callable, Callable]:
     def act(params, match: Match, sample) -> tuple[Match, Played, dict]:
         key, action_key, step_key = jax.random.split(match.key, 3)
         is_agent = seats.is_agent(len(match.start))
-        (carry, best, odds), (rival_carry, rival_best, rival_odds) = (
+        (carry, best, log_probs), (rival_carry, rival_best, rival_log_probs) = (
             player.read(own, side, match.prev_action, match.start)
             for player, own, side in zip(players, params, match.sides, strict=True)
         )
-        sampled = jax.random.categorical(action_key, jnp.where(is_agent[:, None], odds, rival_odds))
+        sampled = jax.random.categorical(action_key, jnp.where(is_agent[:, None], log_probs, rival_log_probs))
         action = jnp.where(sample, sampled, jnp.where(is_agent, best, rival_best)).astype(jnp.int32)
         obs, env_state, _, terminated, truncated, info = games.step(step_key, match.env_state, action)
         match = Match(

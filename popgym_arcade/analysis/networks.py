@@ -23,8 +23,8 @@ def network_args(agent: Agent) -> Any:
 
 def other_inputs(script: ModuleType) -> tuple[str, ...]:
     """What a script's network reads in addition to observations, as names of a trajectory's fields."""
-    rewards = "prev_reward" in inspect.signature(script.forward).parameters
-    return ("prev_action", "start", *["prev_reward"] * rewards)
+    reads_reward = "prev_reward" in inspect.signature(script.forward).parameters
+    return ("prev_action", "start", "prev_reward") if reads_reward else ("prev_action", "start")
 
 
 def scores_name(output: Any) -> str:

@@ -52,8 +52,8 @@ def recall_density(agent: Agent, trajectory: Trajectory, norm: str = "l2") -> np
     program = norm_program(network_args(agent), norm)
     length = 2 ** max(5, (len(trajectory) - 1).bit_length())  # few lengths, few programs
     others = tuple(getattr(trajectory, name) for name in other_inputs(agent.script))
-    met = jax.tree.map(lambda x: padded(x, length), (observations(agent, trajectory), others))
-    norms = np.asarray(program(agent.params, *met, len(trajectory) - 1), float)
+    obs, others = jax.tree.map(lambda x: padded(x, length), (observations(agent, trajectory), others))
+    norms = np.asarray(program(agent.params, obs, others, len(trajectory) - 1), float)
     norms = norms[:, : len(trajectory)]  # they are zero after the last step
     total = norms.sum(axis=0) if norm == "l1" else np.linalg.norm(norms, axis=0)
     return total / total.sum() if total.any() else np.full(len(total), np.nan)

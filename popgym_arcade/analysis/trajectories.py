@@ -44,8 +44,8 @@ def record(agent: Agent, key: jax.Array, episodes: int, steps: int | None = None
         actor, chunk = advance(agent.params, actor)
         chunks.append(jax.tree.map(np.asarray, chunk))
         over |= chunks[-1]["over"].any(axis=0)
-    met = jax.tree.map(lambda *parts: np.concatenate(parts)[:steps], *chunks)  # [T, E, ...]
-    return [one_trajectory(jax.tree.map(lambda x, i=i: x[:, i], met)) for i in range(episodes)]
+    recorded = jax.tree.map(lambda *parts: np.concatenate(parts)[:steps], *chunks)  # [T, E, ...]
+    return [one_trajectory(jax.tree.map(lambda x, i=i: x[:, i], recorded)) for i in range(episodes)]
 
 
 @functools.lru_cache
@@ -67,11 +67,11 @@ def record_program(args: Any, episodes: int):
     return jax.jit(lambda key: begin(key, episodes)), jax.jit(advance)
 
 
-def one_trajectory(met: dict) -> Trajectory:
+def one_trajectory(recorded: dict) -> Trajectory:
     """What was recorded in one environment, [T, ...], up to the end of its first episode."""
-    ends = np.flatnonzero(met["over"])
-    length = int(ends[0]) + 1 if ends.size else len(met["over"])
-    kept = jax.tree.map(lambda x: x[:length], met)
+    ends = np.flatnonzero(recorded["over"])
+    length = int(ends[0]) + 1 if ends.size else len(recorded["over"])
+    kept = jax.tree.map(lambda x: x[:length], recorded)
     without = {"prev_action": 0 * kept["action"], "start": np.arange(length) == 0, "prev_reward": 0 * kept["reward"]}
     return Trajectory(
         **{name: kept.get(name, without[name]) for name in OF_MEMORY},
