@@ -64,7 +64,7 @@ soak: $(DEV) ## inject faults into real trainings and see what they survive (hal
 	@$(BIN)/python benchmark/soak.py $(SOAK_ARGS)
 
 gallery: $(DEV) ## draw the pictures and the video of the games for README and docs
-	@$(BIN)/python benchmark/gallery.py
+	@$(BIN)/python benchmark/gallery.py --out docs/figures
 
 wheel: $(DEV) ## build the package into dist/
 	@$(BIN)/python -m build --wheel --outdir dist .

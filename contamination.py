@@ -35,7 +35,7 @@ from popgym_arcade.analysis.trajectories import Trajectory, observations, record
 from popgym_arcade.baselines.environment import is_arcade, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = {

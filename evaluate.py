@@ -30,8 +30,8 @@ from popgym_arcade.baselines.devices.mesh import over_seeds
 from popgym_arcade.baselines.environment import is_arcade, make_env, shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName
-from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.running.evaluation import keys_at_step, make_evaluate, make_keys
+from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.running.pictures import camera, save_gif
 from popgym_arcade.baselines.scripts import script_of
 

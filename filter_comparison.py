@@ -33,7 +33,7 @@ from popgym_arcade.baselines.environment import is_pixels, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName
 from popgym_arcade.baselines.running.checkpoints import saved_steps
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.scripts import script_name
 
 MOST_TOWERS = 8  # in the picture of filters

@@ -31,7 +31,7 @@ from popgym_arcade.analysis.interquartile import Estimate, estimate
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName, Range
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.scripts import read_about
 
 ALL = "all"  # in place of an environment: aggregated over all of them

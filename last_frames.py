@@ -36,8 +36,8 @@ from popgym_arcade.analysis.recall import recall_density
 from popgym_arcade.analysis.trajectories import record
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
-from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.running.evaluation import make_evaluate
+from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = ("mean_return", "kept", "looked_at")

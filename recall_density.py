@@ -27,7 +27,7 @@ from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.recall import recall_density
 from popgym_arcade.analysis.trajectories import record
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
 
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
 MASSES = (*THIRDS, "last_frame")

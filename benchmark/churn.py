@@ -58,8 +58,9 @@ def rows_of(folder: Path) -> Iterator[dict]:
     """The rows of a run. Raises UserError if it is not a run on a game with twins, trained with --log-churn."""
     about, _ = read_run(folder)
     args = about["args"]
-    if args["env_id"] not in popgym_arcade.REGISTERED_ENVIRONMENTS:
-        raise UserError(f"{folder}: {args['env_id']} has no twins to compare")
+    env_id = args.get("env_id", "a run of several games")
+    if env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS:
+        raise UserError(f"{folder}: {env_id} has no twins to compare")
     for seed in range(args["seed"], args["seed"] + args["num_seeds"]):
         seeded = folder / f"seed_{seed}"
         curves = {name: scalars(seeded if seeded.exists() else folder, f"charts/{name}") for name in CHURN}

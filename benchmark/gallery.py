@@ -11,7 +11,7 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import PathName
+from popgym_arcade.baselines.limits import Count, PathName, Range, check_limits
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -178,15 +178,15 @@ SCENES = {
 
 @dataclass(frozen=True)
 class Args:
-    out: PathName = "docs/figures"
+    out: PathName = "runs/gallery"
     """folder to write to"""
     families: tuple[str, ...] = ()
     """families to draw, such as Navigator; none: all"""
-    zoom: int = 2
+    zoom: Count = 2
     """size of a frame's pixel in the pictures"""
-    video_steps: int = 60
+    video_steps: Count = 60
     """number of frames in the video"""
-    fps: int = 6
+    fps: Annotated[int, Range(1, 50)] = 6
     """frames per second of the video"""
 
 
@@ -357,7 +357,8 @@ def in_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
 
 
 def main(args: Args) -> None:
-    """Draws all pictures. Raises UserError for an unknown family, before anything is written."""
+    """Draws all pictures. Raises UserError for a wrong value, before anything is written."""
+    check_limits(args)
     known = [env_id.removesuffix("Easy") for env_id in EASY_IDS]
     families = args.families or known
     if not set(families) <= set(known):

@@ -28,7 +28,7 @@ from popgym_arcade.analysis.runs import find_runs  # noqa: E402
 from popgym_arcade.analysis.tables import markdown, read_csv  # noqa: E402
 from popgym_arcade.baselines.errors import UserError  # noqa: E402
 from popgym_arcade.baselines.limits import Count, NonNegativeInt  # noqa: E402
-from popgym_arcade.baselines.running.csv_files import write_csv  # noqa: E402
+from popgym_arcade.baselines.running.files import write_csv  # noqa: E402
 
 UNSEEN = ("start_level=1000000", "num_levels=1000000")
 KINDS = {"training levels": (), "unseen levels": UNSEEN}

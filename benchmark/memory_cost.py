@@ -1,7 +1,7 @@
 """What each memory costs: parameters, bytes of state, milliseconds to play and to learn, and megabytes to learn.
 
     python benchmark/memory_cost.py                                    # all memories, a few minutes on two cores
-    python benchmark/memory_cost.py --memories LRU GRU --hidden-size 512 --out out/memory_cost/memory_cost.csv
+    python benchmark/memory_cost.py --memories LRU GRU --hidden-size 512 --out runs/wide.csv
     python benchmark/training_speed.py --docs docs/memories.md --out benchmark/results/memory_cost   # fills in the page
 
 It times the module `Memory` of popgym_arcade.baselines (two layers and what is between them) on random features.
@@ -26,7 +26,6 @@ from popgym_arcade.baselines.limits import Count, PathName, check_limits
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 
 FEATURES = 256 + 5  # the encoder's features and the previous action, one of five
-TABLE = "benchmark/results/memory_cost/memory_cost.csv"  # the table of the page
 LONG = 0.2  # seconds; a timed call repeats the program until it takes about this long
 
 
@@ -42,7 +41,7 @@ class Args:
     """T, steps of a rollout"""
     repeats: Count = 5
     """timed calls; the median counts"""
-    out: PathName = TABLE
+    out: PathName = "runs/memory_cost.csv"
     """table to write"""
 
     def checked(self) -> "Args":
@@ -51,8 +50,6 @@ class Args:
         if unknown:
             raise UserError(f"--memories {unknown[0]!r} is unknown: use {', '.join(MEMORIES)}")
         check_limits(self)
-        if self.out == TABLE and self.memories != tuple(MEMORIES):
-            raise UserError(f"--out: {TABLE} is the table of all memories, use another path")
         if not self.memories:
             raise UserError("--memories: name at least one")
         return self

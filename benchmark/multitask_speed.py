@@ -38,6 +38,7 @@ def main(args: Args) -> None:
         rate = measure("impala_popart.py", flags, args.points, args.point_steps)
         rows.append({"games": " ".join(ids)} | rate)
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+        write_table(Path(args.out), rows)
     rows.append({"games": "one after the other"} | one_after_the_other(rows[:-1]))
     print("  ".join(f"{name} {value}" for name, value in rows[-1].items()))
     write_table(Path(args.out), rows)

@@ -37,7 +37,7 @@ COLUMNS = ("env_id", "player", "episodes", "return_mean", "return_standard_error
 
 @dataclass(frozen=True)
 class Args:
-    out: PathName = "benchmark/results/oracle"
+    out: PathName = "runs/oracle"
     """path of the files to write, without their endings"""
 
 

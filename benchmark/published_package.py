@@ -28,7 +28,7 @@ from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, Positive, check_limits
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the choice of the backend)

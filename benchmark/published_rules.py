@@ -51,7 +51,7 @@ class Args:
     """episodes per id and player; some players have their own games instead"""
     seed: NonNegativeInt = 0
     """seed of actions and episodes"""
-    out: PathName = "benchmark/results/published_rules"
+    out: PathName = "runs/published_rules"
     """path of the files to write, without their endings"""
 
 

@@ -34,7 +34,7 @@ class Args:
     """episodes per id"""
     seed: NonNegativeInt = 0
     """seed of actions and episodes"""
-    out: PathName = "benchmark/results/random_policy"
+    out: PathName = "runs/random_policy"
     """path of the files to write, without their endings"""
 
 

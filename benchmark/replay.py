@@ -21,6 +21,7 @@ from command_line import read_args
 from training_speed import write_table
 
 ROOT = Path(__file__).parent.parent
+SCRIPTS = ("dqn_mlp", "dqn_rnn")
 FAMILIES = "AutoEncode BattleShip Breakout CartPole CountRecall MineSweeper Navigator NoisyCartPole Skittles Tetris"
 
 
@@ -79,7 +80,9 @@ def measure(script: str, steps: int, flags: list[str]) -> dict:
 
 
 def main(args: Args) -> None:
-    """Measures every id and storage in a process of its own, and writes the table at the end."""
+    """Measures every id and storage in a process of its own, and writes the table after each of them."""
+    if args.script not in SCRIPTS:
+        sys.exit(f"replay.py: error: --script {args.script} has no replay buffer: use {' or '.join(SCRIPTS)}")
     rows = []
     for env_id in args.env_ids:
         for storage in args.storages:
@@ -87,10 +90,13 @@ def main(args: Args) -> None:
             flags += f" --total-timesteps {max(args.buffer_size, 10 * args.steps)} --learning-starts {args.steps // 2}"
             flags += f" {args.flags}"
             line = [sys.executable, __file__, "--measure", args.script, str(args.steps), *flags.split()]
-            found = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
-            rows.append({"script": args.script, "env_id": env_id, "storage": storage} | json.loads(found))
+            measured = subprocess.run(line, stdout=subprocess.PIPE, text=True)
+            if measured.returncode:
+                sys.exit(f"replay.py: error: {env_id} with {storage} could not be measured, see above")
+            found = json.loads(measured.stdout.splitlines()[-1])
+            rows.append({"script": args.script, "env_id": env_id, "storage": storage} | found)
             print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-    write_table(Path(args.out), rows)
+            write_table(Path(args.out), rows)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from popgym_arcade.analysis.runs import find_runs, read_run, scalars
 from popgym_arcade.analysis.tables import MEMORIES_IN_WORDS, TWINS_IN_WORDS, markdown, read_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
 
 FEWEST_CUT = 4  # with fewer values, an interquartile mean is the mean
 RESAMPLES = 2_000  # bootstrap samples of the seeds for an interval

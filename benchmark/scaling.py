@@ -21,6 +21,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import jax
 import numpy as np
@@ -32,9 +33,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from popgym_arcade.analysis.agents import params_like
 from popgym_arcade.analysis.command_line import launch
-from popgym_arcade.baselines.limits import PathName
+from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.limits import Count, PathName, Range, check_limits
 from popgym_arcade.baselines.running.command_line import parse_args
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.running.memory_use import byte_size
 
 ROOT = Path(__file__).parent.parent
@@ -49,9 +51,9 @@ class Args:
     """training script"""
     flags: str = "--env-id CartPoleEasy --partial-obs --hidden-size 128 --num-minibatches 8"
     """flags of the training on one device; NUM_ENVS is multiplied by the number of devices"""
-    num_envs: int = 32
+    num_envs: Count = 32
     """environments of each device"""
-    updates: int = 6
+    updates: Annotated[int, Range(2, 1_000)] = 6
     """updates of each training; the first does not count"""
     out: PathName = "runs/scaling"
     """tables and picture to write: OUT.csv, OUT_allreduce.csv, OUT.png"""
@@ -210,7 +212,14 @@ def main(args: Args) -> None:
     if args.worker:
         address, process_id = args.worker.split(",")
         return time_all_reduces(address, int(process_id))
+    check_limits(args)
+    if not (ROOT / f"{args.script}.py").is_file():
+        raise UserError(f"--script {args.script}: there is no such script")
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
     sizes, seconds = measure_all_reduces()
+    times = [{"bytes": int(size), "seconds": f"{t:.6f}"} for size, t in zip(sizes, seconds, strict=True)]
+    write_csv(Path(f"{out}_allreduce.csv"), times[0], times)
     latency, bandwidth = fitted(sizes, seconds)
     print(f"a message between two processes: {latency * 1e6:.0f} us, {bandwidth / 1e9:.2f} GB/s")
     one, two = train(args, 1), train(args, 2)
@@ -220,14 +229,13 @@ def main(args: Args) -> None:
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     rows[1]["measured_speed_up"] = round(measured, 2)
-    out = Path(args.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_csv(out.with_suffix(".csv"), ("measured_speed_up", *rows[0]), rows)
-    times = [{"bytes": int(size), "seconds": f"{t:.6f}"} for size, t in zip(sizes, seconds, strict=True)]
-    write_csv(out.with_name(f"{out.name}_allreduce.csv"), times[0], times)
-    draw(rows, measured, out.with_suffix(".png"))
+    write_csv(Path(f"{out}.csv"), ("measured_speed_up", *rows[0]), rows)
+    draw(rows, measured, Path(f"{out}.png"))
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    launch(main, Args)
+    try:
+        launch(main, Args)
+    except RuntimeError as error:
+        sys.exit(f"scaling.py: error: {error}")

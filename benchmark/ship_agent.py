@@ -14,18 +14,20 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import jax
 import numpy as np
 
-from popgym_arcade.analysis.agents import load_agent, one_seed
+from popgym_arcade.analysis.agents import Agent, load_agent, one_seed
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.analysis.tables import read_csv
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.limits import NonNegativeInt, PathName
+from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName, Range, check_limits
 from popgym_arcade.baselines.running.checkpoints import file_digests, save_checkpoint
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
+from popgym_arcade.baselines.running.folder import removed_on_failure
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -42,11 +44,11 @@ class Args:
     """which of its seeds"""
     out: PathName = "agents"
     """folder that receives the copy"""
-    bits: int = 8
-    """bits of a rounded number; 0: no rounding"""
-    episodes: int = 256
+    bits: Annotated[int, Range(0, 24)] = 8
+    """bits of a rounded number, 2 or more; 0: no rounding"""
+    episodes: Count = 256
     """episodes to measure the copy's greedy return on"""
-    episodes_seed: int = 1_000
+    episodes_seed: NonNegativeInt = 1_000
     """seed of these episodes"""
 
 
@@ -75,7 +77,13 @@ def forget_paths(checkpoint: Path) -> None:
 
 def ship(args: Args) -> Path:
     """Writes the copy and returns its folder. Raises UserError if there is no such run, or the copy exists."""
-    (run,) = find_runs((args.run,))
+    check_limits(args)
+    if args.bits == 1:
+        raise UserError("--bits 1: use 2 or more, or 0 for no rounding")
+    runs = find_runs((args.run,))
+    if len(runs) > 1:
+        raise UserError(f"{args.run} matches {len(runs)} runs: name one of them")
+    (run,) = runs
     trained = load_agent(run)
     if args.seed_index >= trained.args.num_seeds:
         raise UserError(f"--seed-index {args.seed_index}: {run.name} has {trained.args.num_seeds} seeds")
@@ -85,6 +93,13 @@ def ship(args: Args) -> Path:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise UserError(f"{folder} already exists") from None
+    with removed_on_failure(folder):
+        write_copy(args, run, agent, folder)
+    return folder
+
+
+def write_copy(args: Args, run: Path, agent: Agent, folder: Path) -> None:
+    """Writes the agent's arguments, script, rounded parameters and returns to the folder."""
     about = json.loads((run / "args.json").read_text())
     about["args"] |= {"run_dir": "runs", "resume": ""}  # instead of paths of the machine it was trained on
     about["args"] |= {"num_seeds": 1, "seed": agent.args.seed}
@@ -103,7 +118,6 @@ def ship(args: Args) -> Path:
     rows = [row for row in rows if (row["policy"], row["seed"]) == ("random", str(agent.args.seed))]
     rows += [{name: row[name] for name in rows[0]} for row in measured]
     write_csv(folder / "eval.csv", rows[0], rows)
-    return folder
 
 
 if __name__ == "__main__":

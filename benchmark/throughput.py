@@ -31,6 +31,7 @@ from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, PathName, check_limits
+from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.environments.arcade import OBS_SIZES
 from popgym_arcade.worlds import make_world
 
@@ -285,16 +286,14 @@ def measure(env_id: str, twin: str, num_envs: int, args: Args) -> Row:
     )
 
 
-def write_csv(rows: list[Row], path: Path) -> None:
-    """One line a row; the columns are the fields of `Row`."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in dataclasses.fields(Row)])
-        writer.writeheader()
-        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in vars(row).items()} for row in rows)
+def write_rows(rows: list[Row], path: Path) -> None:
+    """A CSV with one line for each row; the columns are the fields of `Row`."""
+    lines = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in vars(row).items()} for row in rows]
+    write_csv(path, [field.name for field in dataclasses.fields(Row)], lines)
 
 
-def read_csv(path: Path) -> list[Row]:
-    """What `write_csv` wrote."""
+def read_rows(path: Path) -> list[Row]:
+    """What `write_rows` wrote."""
     kinds = {field.name: field.type for field in dataclasses.fields(Row)}
     with path.open(newline="") as file:
         return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in csv.DictReader(file)]
@@ -435,16 +434,15 @@ def main(args: Args) -> list[Row]:
     print(f"{here['cpu']}, {here['cores']} cores, {here['device']}, jax {here['jax']}")
     print(f"{'environment':<26}{'twin':<9}{'envs':>6}{'frames/s':>13}{'fill/s':>15}{'share':>8}", end="")
     print(f"{'compile s':>11}{'bytes/frame':>13}{'obs bytes':>11}")
-    rows = []
+    rows, out = [], Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
     for num_envs, env_id in itertools.product(args.num_envs, args.env_ids):
         for twin in args.twins if env_id in ours() else ("mdp",):
             rows.append(measure(env_id, twin, num_envs, args))
             print_row(rows[-1])
+            write_rows(rows, out / "throughput.csv")
     if any(row.fill_fraction > 1 for row in rows):
         print("A share above 100% is noise: run nothing else on the machine, or raise --steps and --repeats.")
-    out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
-    write_csv(rows, out / "throughput.csv")
     (out / "throughput.md").write_text(table(rows))
     draw(rows, out / "throughput.png")
     print(f"written: {out}/throughput.csv, throughput.md, throughput.png")

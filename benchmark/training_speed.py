@@ -454,13 +454,15 @@ def machine() -> dict[str, str | int]:
 
 
 def write_table(out: Path, rows: list[dict]) -> None:
-    """Writes the rows as CSV, each with the machine it was measured on."""
+    """Writes the rows as CSV, each with the machine it was measured on. The file is never half written."""
     columns = dict.fromkeys(itertools.chain(*rows))  # a failed row has others
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", newline="") as file:
+    draft = out.with_name(f"{out.name}.tmp")
+    with draft.open("w", newline="") as file:
         table = csv.DictWriter(file, [*columns, *machine()])
         table.writeheader()
         table.writerows([row | machine() for row in rows])
+    draft.replace(out)
 
 
 def read_table(path: Path) -> list[dict]:

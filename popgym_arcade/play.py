@@ -143,6 +143,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--record {args.record} already exists: use another name")
     if args.record is not None and not args.record.absolute().parent.is_dir():
         parser.error(f"--record {args.record}: there is no folder {args.record.parent}")
+    if args.record is not None and not os.access(args.record.absolute().parent, os.W_OK):
+        parser.error(f"--record {args.record}: the folder {args.record.parent} is not writable")
     try:
         make_game(args.env_id)
     except ValueError as error:
@@ -232,11 +234,16 @@ def _show(session: Session, frame: np.ndarray, env_id: str, window, pygame) -> N
 
 
 def _save(frames: list[np.ndarray], path: Path, milliseconds: int) -> None:
-    """Write a GIF, with at least 20 ms per frame: GIFs count in hundredths of a second."""
+    """Write a GIF, with at least 20 ms per frame: GIFs count in hundredths of a second. It is never half written."""
     from PIL import Image
 
     first, *others = (Image.fromarray(frame) for frame in frames)
-    first.save(path, save_all=True, append_images=others, duration=max(20, milliseconds), loop=0)
+    draft = path.with_name(f"{path.stem}.tmp.gif")
+    try:
+        first.save(draft, save_all=True, append_images=others, duration=max(20, milliseconds), loop=0)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -255,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         play(args, pygame)
     except KeyboardInterrupt:  # a recording is already saved
         sys.exit(130)
-    except pygame.error as error:
+    except (pygame.error, OSError) as error:
         print(f"popgym-arcade-play: error: {error}", file=sys.stderr)
         sys.exit(2)
 

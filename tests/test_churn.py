@@ -71,10 +71,15 @@ def test_a_single_seed_has_no_interval_and_a_tenth_without_a_point_no_churn(tmp_
 def test_what_cannot_be_shown_is_refused(tmp_path):
     write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, share=None, seeds=(0,))
     write_training(tmp_path / "chain", "GRU", "MemoryChain-bsuite", False, 0.4)
+    several = write_training(tmp_path / "several", "GRU", "SkittlesEasy", True, 0.4)
+    about = json.loads((several / "args.json").read_text())
+    about["args"]["env_ids"] = [about["args"].pop("env_id")]
+    (several / "args.json").write_text(json.dumps(about))
     for again in ("a", "b"):
         write_training(tmp_path / again, "GRU", "SkittlesEasy", True, 0.4)
     for args, error in (
         ({"runs": (f"{tmp_path}/chain/*",)}, "MemoryChain-bsuite has no twins to compare"),
+        ({"runs": (f"{tmp_path}/several/*",)}, "a run of several games has no twins to compare"),
         ({"runs": (f"{tmp_path}/[ab]/*",)}, "GRU SkittlesEasy pomdp 0 appears twice"),
         ({"runs": (f"{tmp_path}/runs/*",)}, "train it with --log-churn"),
         ({"runs": (f"{tmp_path}/none/*",)}, "no run folder there"),

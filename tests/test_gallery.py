@@ -70,4 +70,6 @@ def test_many_families_fill_several_rows():
 def test_unknown_families_are_refused(tmp_path):
     with pytest.raises(UserError, match="--families Chess: use AutoEncode"):
         gallery.main(gallery.Args(out=str(tmp_path / "new"), families=("Chess",)))
+    with pytest.raises(UserError, match="--fps 0: use a number from 1 to 50"):
+        gallery.main(gallery.Args(out=str(tmp_path / "new"), fps=0))
     assert not (tmp_path / "new").exists()

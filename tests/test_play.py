@@ -152,6 +152,24 @@ def test_a_recording_holds_every_frame(monkeypatch, pygame, tmp_path):
         play.parse_args(["NavigatorEasy", "--record", str(path)])
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused_at_once(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(SystemExit) as stopped:
+        play.parse_args(["NavigatorEasy", "--record", str(tmp_path / "game.gif")])
+    assert stopped.value.code == 2 and f"{tmp_path} is not writable" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_line(capsys, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(play, "play", full)
+    with pytest.raises(SystemExit) as stopped:
+        play.main(["NavigatorEasy"])
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and err.count("\n") == 1 and "No space left" in err
+
+
 def test_ctrl_c_ends_the_game_while_it_waits_for_a_key(monkeypatch, pygame):
     wait, timers = pygame.event.wait, []
     end = lambda: pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_q))  # noqa: E731

@@ -6,6 +6,7 @@ Every script runs this code, and pqn_mlp.py stands for all of them; test_contrac
 import dataclasses
 import json
 import re
+import types
 
 import jax
 import numpy as np
@@ -15,9 +16,12 @@ from runs import command, parsed, restored, rows, scalars
 from scripts import arcade, evaluation_program, script, small
 
 import pqn_mlp
+from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running import folder as run_folder
 from popgym_arcade.baselines.running.evaluation import keys_at_step, make_evaluate, make_keys
+from popgym_arcade.baselines.running.files import whole_file, write_csv
 from popgym_arcade.baselines.running.pictures import record_episode, save_gif
+from popgym_arcade.baselines.running.records import Evaluations
 
 FLAGS = "--env-id CartPole-v1 --num-envs 4 --num-steps 8 --num-minibatches 2 --hidden-size 16 --total-timesteps 256"
 
@@ -110,6 +114,32 @@ def test_checkpoints_to_keep(tmp_path):
     assert sorted(int(path.name) for path in (folder / "checkpoints").iterdir()) == [128, 256, 384, 512, 576, 640]
 
 
+def test_resuming_with_another_grid_would_remove_checkpoints_to_keep(tmp_path):
+    """They lie on the grid of --log-every, which may otherwise change."""
+    kept, others = ({"save_every": 128}, {})
+    for changes in (kept, others):
+        args = small("pqn_mlp", run_dir=str(tmp_path), total_timesteps=32 * 8, **changes)
+        flags = ("--resume", run_folder.make_run_folder(args), "--log-every", "96")
+        if changes:
+            with pytest.raises(UserError, match=f"was started with --log-every {args.log_every}: this cannot change"):
+                parsed(*flags)
+        else:
+            assert parsed(*flags).log_every == 96
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path):
+    path = tmp_path / "a.csv"
+    write_csv(path, ("x",), [{"x": 1}])
+    before = path.read_text()
+    with pytest.raises(ValueError):
+        write_csv(path, ("x",), [{"x": 2}, {"y": 3}])
+    assert path.read_text() == before and list(tmp_path.iterdir()) == [path]
+    with whole_file(tmp_path / "b.gif") as draft:
+        assert draft.suffix == ".gif" and not (tmp_path / "b.gif").exists()
+        draft.write_text("frames")
+    assert (tmp_path / "b.gif").read_text() == "frames" and not draft.exists()
+
+
 def test_output_that_is_not_a_terminal_has_plain_lines(tmp_path):
     flags = f"{FLAGS} --log-every 64 --eval-every 128 --eval-episodes 3 --run-dir {tmp_path}"
     out, err = command(*flags.split()).communicate(timeout=300)
@@ -126,8 +156,21 @@ def test_output_that_is_not_a_terminal_has_plain_lines(tmp_path):
 @pytest.mark.usefixtures("checks_keys")
 def test_capture_video(tmp_path):
     args = arcade("pqn_mlp", capture_video=True, total_timesteps=32, num_seeds=2, run_dir=str(tmp_path))
-    with Image.open(pqn_mlp.main(args) / "episode.gif") as picture:
+    folder = pqn_mlp.main(args)
+    with Image.open(folder / "episode.gif") as picture:
         assert picture.n_frames >= 8 and picture.size == (512, 256)
+    (folder / "episode.gif").rename(folder / "episode.tmp.gif")  # as if stopped while it was written
+    assert not Evaluations(folder, args, 32).is_finished(32)
+    (folder / "episode.gif").touch()
+    assert Evaluations(folder, args, 32).is_finished(32)
+
+
+def test_every_task_has_its_own_video(tmp_path):
+    args = types.SimpleNamespace(task_names=("CartPoleEasy", "my_games:Coin"))
+    assert [path.name for path in run_folder.video_paths(args, tmp_path)] == [
+        "episode_CartPoleEasy.gif",
+        "episode_my_games.Coin.gif",
+    ]
 
 
 @pytest.mark.parametrize(

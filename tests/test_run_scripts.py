@@ -1,5 +1,6 @@
 """A run folder keeps the code that made it and is read by it; environments of your own need no edit of a script."""
 
+import importlib
 import json
 import re
 import shutil
@@ -254,6 +255,30 @@ def test_what_cannot_be_found_there_is_one_line(env_id, message, own_module, tmp
     with pytest.raises(UserError, match=message) as error:
         parsed("--env-id", *env_id.split())
     assert "\n" not in str(error.value)
+
+
+def test_what_an_environment_imports_from_its_folder_is_copied_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "patience.py").write_text("PATIENCE = 7\n")
+    (tmp_path / "patient_games.py").write_text("from patience import PATIENCE\n" + LAMPS)
+    args = small("pqn_mlp", env_id="patient_games:Coin", run_dir=str(tmp_path / "runs"), total_timesteps=64)
+    run = pqn_mlp.main(args)
+    assert (run / "patience.py").read_text() == "PATIENCE = 7\n"
+    run_scripts.load_script(run)
+    (tmp_path / "patience.py").write_text("PATIENCE = 9\n")
+    with pytest.raises(UserError, match="differs from .*patient_games.py, which is already loaded"):
+        run_scripts.load_script(run)
+
+
+def test_two_files_of_the_same_name_are_not_mixed_up(own_module, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_scripts, "environment_modules", lambda args: ["my_games"])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "pqn_mlp.py").write_text("")
+    importlib.import_module("my_games").__file__ = str(elsewhere / "pqn_mlp.py")
+    with pytest.raises(UserError, match="uses another pqn_mlp.py, rename one of them"):
+        make_run_folder(small("pqn_mlp", run_dir=str(tmp_path / "runs")))
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_two_versions_of_a_module_in_one_call_are_refused(own_module, tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmark"))
 
 import scaling  # noqa: E402
 
+from popgym_arcade.baselines.errors import UserError  # noqa: E402
+
 ONE = scaling.Training(update_seconds=0.5, gradient_steps=16, gradient_bytes=4_000_000)
 
 
@@ -53,3 +55,17 @@ def test_two_processes_time_their_all_reduces(monkeypatch):
     sizes, seconds = scaling.measure_all_reduces()
     assert sizes.tolist() == list(scaling.SIZES)
     assert (seconds > 0).all()
+
+
+def test_the_tables_have_the_whole_name(tmp_path, monkeypatch):
+    """Also where it has a dot."""
+    monkeypatch.setattr(scaling, "measure_all_reduces", lambda: (np.array([1024.0, 4096.0]), np.array([1e-4, 2e-4])))
+    monkeypatch.setattr(scaling, "train", lambda *_: ONE)
+    scaling.main(scaling.Args(out=str(tmp_path / "scaling.v2")))
+    names = ["scaling.v2.csv", "scaling.v2.png", "scaling.v2_allreduce.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_a_script_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--script sarsa: there is no such script"):
+        scaling.main(scaling.Args(script="sarsa", out=str(tmp_path / "scaling")))

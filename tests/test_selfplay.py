@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import errno
 import os
 import signal
 
@@ -21,9 +22,9 @@ import recall_density
 from popgym_arcade.analysis.matches import load_rival
 from popgym_arcade.baselines import seats
 from popgym_arcade.baselines.environment import make_own
-from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.errors import CannotWrite, UserError
+from popgym_arcade.baselines.running import ratings
 from popgym_arcade.baselines.running.evaluation import make_keys
-from popgym_arcade.baselines.running.ratings import round_robin
 from popgym_arcade.environments.pong import Pong, PongEasy
 from popgym_arcade.environments.two_player import check_seats, has_two_seats
 
@@ -151,15 +152,37 @@ def test_a_sum_of_points_that_is_nearly_zero_is_a_draw():
     assert seats.results(np.array([[level, 0.2, -0.2, 1.0], [0, 0, 0, -1]])).tolist() == [[2, 1, 1], [0, 3, 1]]
 
 
-def test_ratings_stop_after_a_signal(run, capsys):
+def test_ratings_stop_after_a_signal(tmp_path, capsys, monkeypatch):
     def match(*_):
         os.kill(os.getpid(), signal.SIGTERM)
         return jnp.ones(4)
 
+    monkeypatch.setattr(ratings, "rate_networks", lambda *inputs: ratings.round_robin(match, [None] * 3, inputs[-1]))
     with pytest.raises(SystemExit) as stopped:
-        round_robin(match, [None] * 3, run)
+        ratings.rate(small("ppo_selfplay"), tmp_path, None, (), 0)
     assert stopped.value.code == 128 + signal.SIGTERM
-    assert f"not rated; to rate it, resume {run}" in capsys.readouterr().out
+    assert f"not rated; to rate it, resume {tmp_path}" in capsys.readouterr().out
+
+
+def test_a_full_disk_ends_the_ratings_with_one_line(tmp_path, monkeypatch):
+    def rate_networks(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ratings, "rate_networks", rate_networks)
+    with pytest.raises(CannotWrite, match=f"{tmp_path}: No space left on device"):
+        ratings.rate(small("ppo_selfplay"), tmp_path, None, (), 0)
+
+
+def test_a_step_that_terminates_is_not_truncated():
+    class Both(Race):
+        def step(self, key, state, actions, params=None):
+            *result, over, _, info = super().step(key, state, actions, params)
+            return *result, over, over, info
+
+    games = seats.ParallelSeats(Both(), None)
+    _, state = games.reset(jax.random.key(0), 2)
+    _, _, _, terminated, truncated, _ = games.step(jax.random.key(1), state, jnp.full(4, NUMBERS))
+    assert terminated.all() and not truncated.any()
 
 
 def test_a_distributed_training_is_not_rated():

@@ -128,3 +128,14 @@ def test_rounding_keeps_what_matters():
     np.testing.assert_array_equal(half.astype(np.float32), found)
     for exact in (x, np.full(3, 1e6, np.float32)):  # too fine or too large for float16
         assert ship_agent.halved(exact) is exact
+
+
+def test_only_one_run_is_shipped_and_nothing_is_left_of_one_that_fails(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="matches 6 runs: name one of them"):
+        ship_agent.ship(ship_agent.Args(run=str(ROOT / "agents/*"), out=str(tmp_path)))
+    monkeypatch.setattr(ship_agent, "rounded", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ship_agent.ship(ship_agent.Args(run=str(ROOT / "agents/SkittlesEasy"), out=str(tmp_path)))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="--bits 1: use 2 or more"):
+        ship_agent.ship(ship_agent.Args(run=str(ROOT / "agents/SkittlesEasy"), out=str(tmp_path), bits=1))

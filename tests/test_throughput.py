@@ -35,7 +35,7 @@ def test_one_run_writes_a_table_and_a_picture(tmp_path, capsys):
             assert float(line[name]) > 0
         assert line["cpu"] and line["device"] and line["jax"] == jax.__version__ and int(line["cores"]) > 0
     assert (out / "throughput.png").read_bytes().startswith(b"\x89PNG")
-    assert throughput.read_csv(out / "throughput.csv") == [
+    assert throughput.read_rows(out / "throughput.csv") == [
         dataclasses.replace(row, **{k: float(f"{v:.6g}") for k, v in vars(row).items() if isinstance(v, float)})
         for row in rows
     ]
@@ -113,7 +113,7 @@ MEASURED = sorted((SCRIPT.parents[1] / "docs/figures").glob("throughput*/through
 
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.parent.name)
 def test_the_tables_of_the_page_come_from_the_measurements(path):
-    table = throughput.table(throughput.read_csv(path))
+    table = throughput.table(throughput.read_rows(path))
     assert path.with_suffix(".md").read_text() == table
     page = (SCRIPT.parents[1] / "docs/throughput.md").read_text()
     assert f"<!-- report: figures/{path.parent.name}/throughput.md -->\n\n{table}\n<!-- end -->" in page
@@ -122,7 +122,7 @@ def test_the_tables_of_the_page_come_from_the_measurements(path):
 def test_what_the_page_sums_up_is_in_the_measurements():
     page = (SCRIPT.parents[1] / "docs/throughput.md").read_text()
     for name in ("throughput", "throughput_256"):
-        rows = throughput.read_csv(SCRIPT.parents[1] / f"docs/figures/{name}/throughput.csv")
+        rows = throughput.read_rows(SCRIPT.parents[1] / f"docs/figures/{name}/throughput.csv")
         speeds = [row.frames_per_second for row in rows if row.env_id in throughput.ours()]
         told = f"{min(speeds):,.0f} to {max(speeds):,.0f} frames/s, geometric mean {geometric_mean(speeds):,.0f}"
         assert len(speeds) == 60 and told in page

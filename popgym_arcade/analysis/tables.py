@@ -16,7 +16,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 def write_table(out: str, columns: Iterable[str], rows: Iterable[dict], text: str) -> None:
     """Writes the rows to `out`.csv and the table `text` to `out`.md, creates their folder, and prints the table."""
-    from popgym_arcade.baselines.running.csv_files import write_csv  # some read this file without the package
+    from popgym_arcade.baselines.running.files import write_csv  # some read this file without the package
 
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     write_csv(Path(f"{out}.csv"), columns, rows)

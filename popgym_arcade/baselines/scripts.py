@@ -31,11 +31,17 @@ def script_name(args: Any) -> str:
 
 
 def keep_copies(args: Any, folder: Path) -> None:
-    """Copies to a run folder the script, modules it imports from its own folder, and those of your own environments."""
-    environments = {Path(sys.modules[name].__file__) for name in environment_modules(args)}
-    for path in own_files(Path(script_of(args).__file__)) | environments:
-        if path.parent.resolve() != folder.resolve():
-            shutil.copyfile(path, folder / path.name)
+    """Copies to a run folder the script, your own environments, and what either imports from its own folder.
+
+    Raises UserError for two different files of the same name.
+    """
+    modules = [script_of(args), *(sys.modules[name] for name in environment_modules(args))]
+    for path in set().union(*(own_files(Path(module.__file__)) for module in modules)):
+        copy = folder / path.name
+        if not copy.exists():
+            shutil.copyfile(path, copy)
+        elif copy.read_bytes() != path.read_bytes():
+            raise UserError(f"{path}: the script or another environment uses another {path.name}, rename one of them")
 
 
 def own_files(script: Path) -> set[Path]:
@@ -138,7 +144,7 @@ def load_environments(about: dict[str, Any], folder: Path) -> None:
         known = sys.modules.get(name)
         if known is None:
             executed(name, copy, folder)
-        elif Path(known.__file__).read_bytes() != copy.read_bytes():
+        elif not is_same(sorted(own_files(copy)), Path(known.__file__)):
             raise UserError(f"{copy} differs from {known.__file__}, which is already loaded: load one run at a time")
 
 
@@ -160,7 +166,8 @@ def executed(name: str, path: Path, beside: Path) -> ModuleType:
         its = "its args.json lists the versions it ran with"
         raise UserError(f"{path} cannot be imported, {its}: {one_line(error)}") from None
     finally:
-        del sys.path[: len(folders)]
+        for beginning in folders:
+            sys.path.remove(beginning)
         for other in set(sys.modules) - before:
             if str(Path(getattr(sys.modules[other], "__file__", None) or "").parent) in folders:
                 del sys.modules[other]

@@ -78,6 +78,7 @@ class ParallelSeats:
         obs, state, reward, terminated, truncated, info = step(
             jax.random.split(key, num_games), state, actions, self.env_params
         )
+        truncated = truncated & ~terminated  # termination wins
         info = {"raw_reward": reward, "over": terminated | truncated} | info
         info["final_observation"] = self.view(info["final_observation"], state)
         info |= {"raw_reward": of_players(info["raw_reward"]), "over": jnp.repeat(info["over"], SEATS)}

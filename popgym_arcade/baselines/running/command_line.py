@@ -93,7 +93,9 @@ def read_args(folder: str | Path, args_class: type[RunArgs]) -> RunArgs:
 def check_same(args: RunArgs, saved: RunArgs) -> None:
     """Raises UserError for arguments that cannot change when a run is resumed."""
     saved = dataclasses.replace(saved, exp_name=saved.exp_name or script_name(saved))
-    names = [field.name for field in dataclasses.fields(args) if field.name not in MAY_DIFFER]
+    # --save-every keeps checkpoints that lie on the grid of --log-every: on another grid, it would remove them
+    may_differ = set(MAY_DIFFER) - ({"log_every"} if args.grid != saved.grid and args.save_every else set())
+    names = [field.name for field in dataclasses.fields(args) if field.name not in may_differ]
     differing = [name for name in names if getattr(args, name) != getattr(saved, name)]
     if differing:
         was = ", ".join(f"{flag(name)} {getattr(saved, name)}" for name in differing)

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from popgym_arcade.baselines.arguments import run_name
+from popgym_arcade.baselines.environment import in_names
 from popgym_arcade.baselines.errors import CannotWrite
 from popgym_arcade.baselines.scripts import keep_copies, script_name, script_of
 
@@ -36,6 +37,8 @@ def make_run_folder(args: Any) -> Path:
             continue
         except OSError as error:
             raise CannotWrite(f"--run-dir {args.run_dir}: {error.strerror}") from None
+    else:
+        raise CannotWrite(f"--run-dir {args.run_dir}: {name} and 998 numbered ones exist")
     with removed_on_failure(folder):
         (folder / "args.json").write_text(json.dumps(describe(args), indent=2))
         keep_copies(args, folder)
@@ -57,6 +60,13 @@ def make_folder(folder: Path) -> None:
 def title_of(folder: Path) -> str:
     """The name of a run folder without its time, as the title of a picture."""
     return folder.resolve().name.rpartition("__")[0].replace("__", " · ")
+
+
+def video_paths(args: Any, folder: Path) -> list[Path]:
+    """Where `--capture-video` puts the video of each task."""
+    if len(args.task_names) == 1:
+        return [folder / "episode.gif"]
+    return [folder / f"episode_{in_names(name)}.gif" for name in args.task_names]
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from popgym_arcade.baselines import seats
-from popgym_arcade.baselines.environment import in_names, is_arcade, make_env
-from popgym_arcade.baselines.running.folder import title_of
+from popgym_arcade.baselines.environment import is_arcade, make_env
+from popgym_arcade.baselines.running.files import whole_file
+from popgym_arcade.baselines.running.folder import title_of, video_paths
 from popgym_arcade.baselines.running.records import Records
 
 MAX_FRAMES = 2_000  # of a video
@@ -38,7 +39,8 @@ def draw_curve(records: Records) -> None:
     figure.suptitle(title_of(records.folder), fontsize=10)
     figure.supxlabel("environment steps" + " of all tasks" * (count > 1), fontsize=10)
     figure.supylabel(f"return, mean of {args.eval_episodes} episodes", fontsize=10)
-    figure.savefig(records.folder / "curve.png", dpi=150)
+    with whole_file(records.folder / "curve.png") as draft:
+        figure.savefig(draft, dpi=150)
 
 
 def draw_task(axes: Any, records: Records, n: int) -> None:
@@ -58,8 +60,8 @@ def save_videos(args: Any, folder: Path, program: tuple, params: Any, keys: jax.
     if args.num_seeds > 1:
         params, keys = jax.tree.map(lambda x: x[0], (params, keys))
     videos = record_episode(args, *program, params, keys)
-    for name, frames in zip(args.task_names, videos, strict=True):
-        save_gif(frames, folder / (f"episode_{in_names(name)}.gif" if len(videos) > 1 else "episode.gif"))
+    for path, frames in zip(video_paths(args, folder), videos, strict=True):
+        save_gif(frames, path)
 
 
 def record_episode(args: Any, begin: Callable, act: Callable, greedy: Any, params: Any, key: jax.Array) -> list[list]:
@@ -123,4 +125,5 @@ def save_gif(frames: list[np.ndarray], path: Path) -> None:
 
     size = 2 * frames[0].shape[1], 2 * frames[0].shape[0]
     images = [Image.fromarray(frame).resize(size, Image.Resampling.NEAREST) for frame in frames]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=FRAME_MILLISECONDS, loop=0)
+    with whole_file(path) as draft:
+        images[0].save(draft, save_all=True, append_images=images[1:], duration=FRAME_MILLISECONDS, loop=0)

@@ -19,9 +19,9 @@ from scipy.optimize import minimize
 
 from popgym_arcade.baselines.devices.mesh import seed_by_seed
 from popgym_arcade.baselines.running.checkpoints import restore, saved_steps
-from popgym_arcade.baselines.running.csv_files import write_csv
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
-from popgym_arcade.baselines.running.folder import title_of
+from popgym_arcade.baselines.running.files import whole_file, write_csv
+from popgym_arcade.baselines.running.folder import one_line_for_disk_errors, title_of
 from popgym_arcade.baselines.running.records import say
 from popgym_arcade.baselines.running.signals import stop_signals, waited
 from popgym_arcade.baselines.seats import Rivals, in_time, opponents, results
@@ -84,21 +84,15 @@ def make_match(args: Any, actor: tuple, policy: Any) -> Callable:
     return match
 
 
-def round_robin(match: Callable, networks: list, folder: Path) -> np.ndarray:
-    """Numbers of games [N, N, 3] that each network won, drew and lost against each other one.
-
-    Raises:
-        SystemExit: after Ctrl-C or SIGTERM, with 128 + the signal's number, at the end of a match
-    """
+def round_robin(match: Callable, networks: list, go_on: Callable) -> np.ndarray:
+    """Numbers of games [N, N, 3] that each network won, drew and lost against each other one. Calls `go_on()` after
+    every match, which may raise."""
     outcomes = np.zeros((len(networks), len(networks), 3), int)
-    with stop_signals("this match") as received:
-        for a, b in itertools.combinations(range(len(networks)), 2):
-            key = jax.random.key(len(networks) * a + b)
-            outcomes[b, a] = results(np.asarray(waited(match, networks[b], networks[a], key)))
-            outcomes[a, b] = outcomes[b, a, ::-1]
-            if received:
-                say(f"stopped, not rated; to rate it, resume {folder}")
-                sys.exit(128 + received[0])
+    for a, b in itertools.combinations(range(len(networks)), 2):
+        key = jax.random.key(len(networks) * a + b)
+        outcomes[b, a] = results(np.asarray(waited(match, networks[b], networks[a], key)))
+        outcomes[a, b] = outcomes[b, a, ::-1]
+        go_on()
     return outcomes
 
 
@@ -115,9 +109,22 @@ def rate(args: Any, folder: Path, init: Callable, actor: tuple, policy: Any) -> 
 
     Raises:
         SystemExit: with 128 + the number of the signal, if any
+        CannotWrite: if the disk is full or fails
     """
     if not args.elo_games or (folder / "elo.csv").exists():
         return
+    with stop_signals("this match") as received, one_line_for_disk_errors(folder):
+
+        def go_on() -> None:
+            if received:
+                say(f"stopped, not rated; to rate it, resume {folder}")
+                sys.exit(128 + received[0])
+
+        rate_networks(args, folder, init, actor, policy, go_on)
+
+
+def rate_networks(args: Any, folder: Path, init: Callable, actor: tuple, policy: Any, go_on: Callable) -> None:
+    """What `rate` does, without its checks and contexts. Calls `go_on()` after every match and fit, which may raise."""
     began = time.perf_counter()
     first = jax.jit(lambda keys: seed_by_seed(init, args)(keys).params)(make_keys(args)[0])
     steps = np.array([0, *saved_steps(folder)])
@@ -128,11 +135,12 @@ def rate(args: Any, folder: Path, init: Callable, actor: tuple, policy: Any) -> 
     rows, game_rows = [], []
     for i in range(args.num_seeds):
         of_seed = networks if args.num_seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], each) for each in networks]
-        outcomes = round_robin(match, of_seed, folder)
+        outcomes = round_robin(match, of_seed, go_on)
         for a, b in itertools.combinations(range(len(steps)), 2):
             about = (args.seed + i, steps[b], steps[a], args.elo_games, *outcomes[b, a])
             game_rows.append(dict(zip(GAME_COLUMNS, about, strict=True)))
         found = with_intervals(outcomes, np.random.default_rng(0)).round(1)
+        go_on()
         rows += [dict(zip(COLUMNS, (args.seed + i, *row), strict=True)) for row in zip(steps, *found, strict=True)]
     write_csv(folder / "elo_games.csv", GAME_COLUMNS, game_rows)
     draw(rows, folder)
@@ -163,4 +171,5 @@ def draw(rows: list[dict], folder: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     figure.suptitle(title_of(folder), fontsize=10)
-    figure.savefig(folder / "elo.png", dpi=150)
+    with whole_file(folder / "elo.png") as draft:
+        figure.savefig(draft, dpi=150)

@@ -22,7 +22,8 @@ from tqdm import tqdm
 
 import popgym_arcade
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.running.csv_files import write_csv
+from popgym_arcade.baselines.running.files import write_csv
+from popgym_arcade.baselines.running.folder import video_paths
 from popgym_arcade.baselines.running.mirror import Mirror
 
 BEST_RETURN = 1.0  # of every popgym_arcade game, see docs/environments.md
@@ -68,8 +69,9 @@ class Evaluations:
     def is_finished(self, step: int) -> bool:
         """Whether a training at this step is over and has written everything."""
         over = step >= self.args.total_timesteps or self.reached_target()
-        recorded = not getattr(self.args, "capture_video", False) or any(self.folder.glob("episode*.gif"))
-        return over and step in self.returns("greedy")[0] and (self.folder / "curve.png").is_file() and recorded
+        videos = video_paths(self.args, self.folder) if getattr(self.args, "capture_video", False) else []
+        written = all(path.is_file() for path in (self.folder / "curve.png", *videos))
+        return over and step in self.returns("greedy")[0] and written
 
 
 class Records(Evaluations):
