@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,11 +19,19 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from benchmark import report
 from popgym_arcade.analysis.reference_returns import reference_returns
 from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmark"))
+import report  # noqa: E402
+from reporting.cells import Cell, average, can_be_normalised, make_cells, normalised  # noqa: E402
+from reporting.pictures import draw_curves, draw_over, draw_together, from_the_start, parameter  # noqa: E402
+from reporting.rows import collect, minutes_at, read_table  # noqa: E402
+from reporting.statistics import interval, interval_of, iqm  # noqa: E402
+from reporting.tables import by_words, in_words, summary, table, table_half_way  # noqa: E402
+from reporting.together import THRESHOLDS, profile_rows, put_together, shares_above, table_together  # noqa: E402
+
 COLUMNS = ("global_step", "seed", "env_id", "partial_obs", "policy", "return_mean")
 
 
@@ -53,9 +62,9 @@ def two_groups(folder: Path) -> None:
     write_run(folder, "b0", "MLP", [(0, 0, "random", 0.3), (100, 0, "greedy", 0.0)])
 
 
-def cells_of(folder: Path, **args) -> list[report.Cell]:
+def cells_of(folder: Path, **args) -> list[Cell]:
     args = report.Args(runs=(f"{folder}/*",), out="out", **args)
-    return report.make_cells(report.collect(args), args.by)
+    return make_cells(collect(args.runs, args.by, args.training), args.by)
 
 
 def lines_of(markdown: str) -> list[dict]:
@@ -70,7 +79,7 @@ def lines_of(markdown: str) -> list[dict]:
 def test_the_table_takes_each_seeds_last_evaluation(tmp_path):
     two_groups(tmp_path)
     cells = cells_of(tmp_path)
-    gru, mlp = lines_of(report.table(cells, "memory"))
+    gru, mlp = lines_of(table(cells, "memory"))
     assert gru == {
         "memory": "GRU",
         "seeds": "2",
@@ -90,20 +99,32 @@ def test_an_interquartile_mean_is_called_so_only_where_it_leaves_something_out(t
     for seed, final in enumerate((0.0, 0.2, 0.4, 3.0)):
         write_run(tmp_path, f"a{seed}", "GRU", [(0, seed, "random", 0.1), (100, seed, "greedy", final)])
     cells = cells_of(tmp_path)
-    assert report.average(cells) == "interquartile mean"
-    (line,) = lines_of(report.table(cells, "memory"))
+    assert average(cells) == "interquartile mean"
+    (line,) = lines_of(table(cells, "memory"))
     assert (line["interquartile mean"], line["greedy return"]) == ("0.300", "0.900 ± 1.221")
     rows = tuple(row for row in cells[0].rows if row["seed"] != "3")
     three = [dataclasses.replace(cells[0], rows=rows)]
-    assert report.average(three) == "mean"
-    (line,) = lines_of(report.table(three, "memory"))
+    assert average(three) == "mean"
+    (line,) = lines_of(table(three, "memory"))
     assert "interquartile mean" not in line and line["greedy return"] == "0.200 ± 0.163"
+
+
+def test_a_legend_with_many_long_labels_fits_into_its_picture(tmp_path, monkeypatch):
+    for n in range(9):
+        rows = [(0, 0, "random", 0.0), (100, 0, "greedy", 0.1)]
+        write_run(tmp_path, f"a{n}", f"memory number {n}, with a long name", rows)
+    figures = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: figures.append(figure))
+    draw_curves(cells_of(tmp_path), tmp_path / "picture.png", "", "memory", over_minutes=False)
+    figures[0].canvas.draw()
+    inside = figures[0].legends[0].get_window_extent()
+    assert 0 <= inside.x0 and inside.x1 <= figures[0].bbox.width
 
 
 def test_groups_are_named_as_a_reader_would():
     named = {"pqn_mlp+none": "pqn_mlp", "pqn_rnn+MinGRU": "pqn_rnn MinGRU", "MLP": "MLP (no memory)", "none": "none"}
-    assert {group: report.in_words(group) for group in named} == named
-    assert report.by_words("script+learning_rate") == "script, learning rate"
+    assert {group: in_words(group) for group in named} == named
+    assert by_words("script+learning_rate") == "script, learning rate"
 
 
 def test_a_panel_goes_from_the_random_policy_at_step_0_to_the_best_possible(tmp_path, monkeypatch):
@@ -111,7 +132,7 @@ def test_a_panel_goes_from_the_random_policy_at_step_0_to_the_best_possible(tmp_
     write_run(tmp_path, "a", "MLP", rows, "SkittlesEasy")
     figures = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: figures.append(figure))
-    assert report.draw(cells_of(tmp_path), report.Args(), tmp_path / "picture.png", over_minutes=False)
+    assert draw_curves(cells_of(tmp_path), tmp_path / "picture.png", "", "memory", over_minutes=False)
     (axes,) = figures[0].axes
     curve, random, best = axes.lines
     np.testing.assert_allclose(curve.get_xydata(), [[0, 0.1], [100, 0.12], [200, 0.15]])
@@ -124,28 +145,28 @@ def test_a_panel_goes_from_the_random_policy_at_step_0_to_the_best_possible(tmp_
         "random policy",
     ]
     x = np.array([0, 5])
-    assert report.from_the_start(x, x, 0.0)[0] is x
+    assert from_the_start(x, x, 0.0)[0] is x
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (5, 3), (7, 10)])
 def test_means_and_profiles_are_those_of_rliable(shape):
     scores = np.random.default_rng(0).normal(size=(*shape, 4))
     scores[0, 0, 3] = np.nan
-    np.testing.assert_allclose(report.iqm(scores), [metrics.aggregate_iqm(scores[..., n]) for n in range(4)])
-    taus, last = np.append(report.THRESHOLDS, scores[0, 0, 0]), scores[..., 0]
-    np.testing.assert_allclose(report.shares_above(last, taus), library.score_distributions(last, taus))
+    np.testing.assert_allclose(iqm(scores), [metrics.aggregate_iqm(scores[..., n]) for n in range(4)])
+    taus, last = np.append(THRESHOLDS, scores[0, 0, 0]), scores[..., 0]
+    np.testing.assert_allclose(shares_above(last, taus), library.score_distributions(last, taus))
 
 
 def test_the_interval_is_that_of_the_interquartile_mean():
     values = np.random.default_rng(1).normal(size=(400, 1, 2)) * [1, 2]
-    (low, high), middle = report.interval(values), report.iqm(values)
+    (low, high), middle = interval(values), iqm(values)
     np.testing.assert_allclose(middle, [metrics.aggregate_iqm(values[..., n]) for n in range(2)])
     error = 1.06 * np.array([1, 2]) / 20  # of a normal's mean with a quarter trimmed off both ends, about
     np.testing.assert_allclose(low, middle - 1.96 * error, atol=0.03)
     np.testing.assert_allclose(high, middle + 1.96 * error, atol=0.03)
     state = np.random.get_state()[1].tolist()
-    report.interval_of.cache_clear()
-    np.testing.assert_array_equal(report.interval(values), (low, high))  # whatever numpy's own generator is at
+    interval_of.cache_clear()
+    np.testing.assert_array_equal(interval(values), (low, high))  # whatever numpy's own generator is at
     assert np.random.get_state()[1].tolist() == state
 
 
@@ -163,13 +184,13 @@ def test_time_speed_and_training_come_from_the_events(tmp_path):
         ],
     )
     (cell,) = cells_of(tmp_path, training=True)
-    (line,) = lines_of(report.table([cell], "memory"))
+    (line,) = lines_of(table([cell], "memory"))
     assert line["steps/s"] == "400"  # the median without the first point, in which it compiled
     assert line["last 100 training episodes"] == f"{(60 * 1 + 50 * 3) / 110:.3f} ± 0.000"
     assert float(line["minutes"]) == pytest.approx(5, abs=0.2)  # the writer's first event is of now
     np.testing.assert_allclose(cell.minutes(cell.curve()[0]), [2, 5], atol=0.2)
     two_groups(tmp_path / "silent")  # nothing is known of training there
-    assert "last 100 training episodes" not in report.table(cells_of(tmp_path / "silent", training=True), "memory")
+    assert "last 100 training episodes" not in table(cells_of(tmp_path / "silent", training=True), "memory")
 
 
 def test_the_minutes_until_it_was_half_way_to_the_best_return(tmp_path):
@@ -184,9 +205,9 @@ def test_the_minutes_until_it_was_half_way_to_the_best_return(tmp_path):
         run = write_run(tmp_path, name, group, rows, env_id="MineSweeperEasy")
         write_events(run, [(100, 2, {"eval/episodic_return": 0.2}), (200, 5, {"eval/episodic_return": 0.5})])
         write_events(run, [(300, 9, {"eval/episodic_return": last})])
-    gru, mlp = lines_of(report.table(cells_of(tmp_path), "memory"))
+    gru, mlp = lines_of(table(cells_of(tmp_path), "memory"))
     assert float(gru["halfway, minutes"]) == pytest.approx(5, abs=0.3) and mlp["halfway, minutes"] == "not reached"
-    (row,) = lines_of(report.table_half_way(cells_of(tmp_path)))
+    (row,) = lines_of(table_half_way(cells_of(tmp_path)))
     assert row == {
         "id": "MineSweeperEasy",
         "GRU": gru["halfway, minutes"],
@@ -199,7 +220,7 @@ def test_each_twin_has_its_own_table_of_minutes_without_empty_columns(tmp_path):
     for name, group, partial in (("a", "GRU", True), ("b", "MLP", True), ("c", "GRU", False)):
         run = write_run(tmp_path, name, group, rows, env_id="MineSweeperEasy", partial=partial)
         write_events(run, [(100, 2, {"eval/episodic_return": 0.1}), (200, 4, {"eval/episodic_return": 0.9})])
-    full, partial = report.table_half_way(cells_of(tmp_path)).split("Partially observable:\n\n")
+    full, partial = table_half_way(cells_of(tmp_path)).split("Partially observable:\n\n")
     assert full.startswith("Fully observable:\n\n| id | GRU |\n")
     assert partial.startswith("| id | GRU | MLP (no memory) |\n")
 
@@ -212,7 +233,7 @@ def test_the_twins_of_a_game_are_next_to_each_other(tmp_path, monkeypatch):
             write_run(tmp_path, f"{game}{partial}", "GRU", rows, env_id=game, partial=partial)
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    report.draw(cells_of(tmp_path), report.Args(by="memory"), tmp_path / "curves.png", over_minutes=False)
+    draw_curves(cells_of(tmp_path), tmp_path / "curves.png", "", "memory", over_minutes=False)
     panels = figures[0].axes
     titles = [axes.get_title() if axes.get_visible() else "" for axes in panels]
     partly = "partially observable"
@@ -236,20 +257,20 @@ def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):
         with open(run / f"events.out.tfevents.{name}", "wb") as file:
             for event in events:
                 RecordWriter(file).write(event.SerializeToString())
-    assert report.minutes_at(run) == pytest.approx({0: 0, 100: 2, 200: 5})
+    assert minutes_at(run) == pytest.approx({0: 0, 100: 2, 200: 5})
 
 
 def test_a_task_gets_its_part_of_the_minutes_of_several():
     rows = [{"policy": "greedy", "global_step": n, "task_steps": n // 4, "minutes": n / 100} for n in (400, 800)]
-    cell = report.Cell("Task", "mdp", "GRU", tuple(row | {"seed": "0"} for row in rows))
+    cell = Cell("Task", "mdp", "GRU", tuple(row | {"seed": "0"} for row in rows))
     assert list(cell.minutes(np.array([100, 200]))) == [1, 2]
 
 
 def test_a_run_without_an_evaluation_is_left_out_with_a_line(tmp_path, capsys):
     two_groups(tmp_path)
-    expected = report.table(cells_of(tmp_path), "memory")
+    expected = table(cells_of(tmp_path), "memory")
     write_run(tmp_path, "young", "GRU", [(0, 0, "random", 0.2)])
-    assert report.table(cells_of(tmp_path), "memory") == expected
+    assert table(cells_of(tmp_path), "memory") == expected
     assert capsys.readouterr().err == f"left out: {tmp_path}/young has no evaluation of the greedy policy\n"
 
 
@@ -298,7 +319,7 @@ def both_twins(folder: Path, ids=("CartPoleEasy", "SkittlesEasy")) -> None:
 def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
     both_twins(tmp_path)
     cells = cells_of(tmp_path)
-    together, left_out = report.put_together(cells)
+    together, left_out = put_together(cells)
     assert not left_out and [(each.twin, each.group) for each in together] == [
         (twin, group) for twin in ("mdp", "pomdp") for group in ("GRU", "none")
     ]
@@ -307,10 +328,10 @@ def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
     np.testing.assert_allclose(together[0].scores[:, 0, -1], (first.final - low) / (1 - low))
     np.testing.assert_allclose(together[0].final[:, 0], (first.final - low) / (1 - low))
     assert together[0].scores.shape == (3, 2, 2) and together[0].steps.tolist() == [100, 200]
-    lines = lines_of(report.table_together(together, "memory"))
+    lines = lines_of(table_together(together, "memory"))
     expected = metrics.aggregate_iqm(together[0].scores[..., -1])
     assert lines[0]["interquartile mean"] == f"{expected:.3f}" and lines[0]["ids"] == "2"
-    full, partial = report.summary(cells).split("\nPartially observable:\n\n")
+    full, partial = summary(cells).split("\nPartially observable:\n\n")
     assert full.startswith("Fully observable:\n\n") and lines_of(partial)[0]["id"] == "CartPoleEasy"
     wide = lines_of(full.split("\n\n")[1])
     assert wide[0]["GRU"].startswith(f"{first.final.mean():.3f} (") and wide[0]["best possible"] == "1.000"
@@ -320,7 +341,7 @@ def test_a_summary_with_more_groups_than_ids_has_a_line_for_each_group(tmp_path)
     for number, memory in enumerate(("GRU", "LRU", "MinGRU")):
         returns = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.25 * number)]
         write_run(tmp_path, memory, memory, returns, "CartPoleEasy", True)
-    lines = lines_of(report.summary(cells_of(tmp_path)))
+    lines = lines_of(summary(cells_of(tmp_path)))
     assert [line["variant"] for line in lines] == ["GRU", "LRU", "MinGRU", "random policy", "best possible"]
     assert [line["CartPoleEasy"][:5] for line in lines] == ["0.000", "0.250", "0.500", "0.136", "1.000"]
 
@@ -328,7 +349,7 @@ def test_a_summary_with_more_groups_than_ids_has_a_line_for_each_group(tmp_path)
 def test_a_group_without_one_of_the_ids_is_not_put_together(tmp_path):
     both_twins(tmp_path)
     write_run(tmp_path, "more", "LRU", [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)], "CartPoleEasy", True)
-    together, left_out = report.put_together(cells_of(tmp_path))
+    together, left_out = put_together(cells_of(tmp_path))
     assert len(together) == 4 and "LRU" not in {each.group for each in together}
     assert left_out == ["LRU, partially observable: no SkittlesEasy"]
 
@@ -340,13 +361,13 @@ def test_ids_that_were_trained_for_longer_count_with_their_last_evaluation(tmp_p
     write_run(
         tmp_path, "b", "GRU", [(0, 0, "random", 0.1), (50, 0, "greedy", 0.5), (110, 0, "greedy", 1.0)], "SkittlesEasy"
     )
-    (together,), _ = report.put_together(cells_of(tmp_path))
+    (together,), _ = put_together(cells_of(tmp_path))
     best = reference_returns()["SkittlesEasy"].best
     assert together.steps.tolist() == [100, 110, 900] and together.final_steps == (110, 900)
-    skittles = [report.normalised(cells_of(tmp_path)[1], value) for value in (0.5, 1.0, 1.0)]
+    skittles = [normalised(cells_of(tmp_path)[1], value) for value in (0.5, 1.0, 1.0)]
     np.testing.assert_allclose(together.scores[0, 1], skittles)  # the last one until then
     np.testing.assert_allclose(together.final, [[1.0, skittles[-1]]])
-    (line,) = lines_of(report.table_together([together], "memory"))
+    (line,) = lines_of(table_together([together], "memory"))
     assert (line["steps"], line["95% interval"]) == ("110 to 900", "one seed") and best <= 1
     report.main(report.Args(runs=(f"{tmp_path}/*",), out=str(tmp_path / "out" / "one_seed")))
     assert (tmp_path / "out/one_seed_aggregate.png").stat().st_size > 10_000
@@ -356,8 +377,8 @@ def test_ids_that_were_trained_for_longer_count_with_their_last_evaluation(tmp_p
 
 def test_a_profile_is_the_share_of_runs_above_each_return(tmp_path):
     both_twins(tmp_path)
-    together, _ = report.put_together(cells_of(tmp_path))
-    rows = report.profile_rows(together, "memory")
+    together, _ = put_together(cells_of(tmp_path))
+    rows = profile_rows(together, "memory")
     assert len(rows) == 4 * 61
     for each in together:
         of_group = [row for row in rows if (row["twin"], row["memory"]) == (each.twin, each.group)]
@@ -381,15 +402,15 @@ def test_time_and_speed_of_all_ids_together(tmp_path, monkeypatch):
             csv.writer(file).writerows([columns, *rows])
         points = [(step, at * length, {"eval/episodic_return": 0.5}) for at, step in enumerate(steps)]
         write_events(run, [(0, 0.0, {"charts/SPS": 100.0 * length}), *points])
-    single, multi = sorted(report.put_together(cells_of(tmp_path))[0], key=lambda each: each.group, reverse=True)
+    single, multi = sorted(put_together(cells_of(tmp_path))[0], key=lambda each: each.group, reverse=True)
     np.testing.assert_allclose(single.minutes, [0, 2, 4], atol=0.02)
     np.testing.assert_allclose(multi.minutes, [0, 3, 6], atol=0.02)
-    lines = lines_of(report.table_together([single, multi], "memory"))
+    lines = lines_of(table_together([single, multi], "memory"))
     assert [line["minutes, all runs"] for line in lines] == ["8", "12"]  # 2 and 6 minutes; 12 of one run
     assert [line["steps/s"] for line in lines] == ["200", "600"]
     figures = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: figures.append(figure))
-    report.draw_together([single, multi], report.Args(), tmp_path / "picture.png")
+    draw_together([single, multi], tmp_path / "picture.png", "", "memory")
     steps, minutes, profiles = figures[0].axes
     assert [axes.get_xlabel().split()[0] for axes in (steps, minutes, profiles)] == [
         "environment",
@@ -398,7 +419,7 @@ def test_time_and_speed_of_all_ids_together(tmp_path, monkeypatch):
     ]
     np.testing.assert_allclose([line.get_xdata() for line in steps.lines], [[0, 100, 200]] * 2)
     np.testing.assert_allclose([line.get_xdata() for line in minutes.lines], [[0, 2, 4], [0, 3, 6]], atol=0.02)
-    assert profiles.lines[0].get_xdata().tolist() == report.THRESHOLDS.tolist()
+    assert profiles.lines[0].get_xdata().tolist() == THRESHOLDS.tolist()
 
 
 def test_ids_with_parameters_of_their_own_are_not_normalised(tmp_path):
@@ -420,7 +441,7 @@ def test_the_same_table_gives_the_same_files(tmp_path):
         *(".csv", ".md", ".png", "_aggregate.md", "_aggregate.png"),
         *("_normalised.png", "_profile.csv", "_summary.md"),
     ]
-    report.interval_of.cache_clear()
+    interval_of.cache_clear()
     report.main(report.Args(csv=(f"{out}.csv",), out=str(tmp_path / "again"), title="a title"))
     for name in names:
         assert Path(f"{out}{name}").read_bytes() == (tmp_path / f"again{name}").read_bytes(), name
@@ -447,11 +468,11 @@ def test_a_table_can_be_extended_by_more_runs(tmp_path):
 def test_the_order_of_runs_changes_nothing_and_a_column_needs_all_seeds(tmp_path):
     for seed, value in ((10, 0.5), (2, 0.25)):
         write_run(tmp_path, f"a{seed}", "GRU", [(0, seed, "random", 0.0), (100, seed, "greedy", value)])
-    rows = report.collect(report.Args(runs=(f"{tmp_path}/*",), out="x"))
-    tables = [report.table(report.make_cells(order, "memory"), "memory") for order in (rows, rows[::-1])]
+    rows = collect((f"{tmp_path}/*",), "memory")
+    tables = [table(make_cells(order, "memory"), "memory") for order in (rows, rows[::-1])]
     assert tables[0] == tables[1] and lines_of(tables[0])[0]["each seed"] == "0.25, 0.50"
     known = [row | ({"minutes": "3", "training_return": "0.1"} if row["seed"] == "2" else {}) for row in rows]
-    (line,) = lines_of(report.table(report.make_cells(known, "memory"), "memory"))
+    (line,) = lines_of(table(make_cells(known, "memory"), "memory"))
     assert not line.get("minutes") and not line.get("last 100 training episodes")
 
 
@@ -462,13 +483,13 @@ def test_returns_over_a_parameter_of_the_environment(tmp_path, monkeypatch):
             write_run(tmp_path / "runs", f"{memory}{length}", memory, rows, env_params=[f"memory_length={length}"])
     cells = cells_of(tmp_path / "runs")
     assert [cell.task for cell in cells[::2]] == ["Task memory_length=3", "Task memory_length=20"]  # by size
-    assert [report.parameter(cell, "memory_length") for cell in cells] == [3, 3, 20, 20]
+    assert [parameter(cell, "memory_length") for cell in cells] == [3, 3, 20, 20]
     out = tmp_path / "out"
     report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), over="memory_length"))
     assert Path(f"{out}_over.png").stat().st_size > 5_000
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    report.draw_over(cells[::-1], report.Args(over="memory_length"), out)
+    draw_over(cells[::-1], out, "", "memory_length", None)
     axes = drawn[0].axes[0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["GRU", "MLP (no memory)"]  # the best one on top
     assert [text.get_text() for text in axes.texts] == ["1.00", "1.00", "0.33", "0.05"]
@@ -488,7 +509,7 @@ def test_a_map_shows_how_many_seeds_reach_a_return_and_when(tmp_path, monkeypatc
     cells = cells_of(tmp_path / "runs")
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    report.draw_over(cells, report.Args(over="memory_length", solved=0.9), tmp_path)
+    draw_over(cells, tmp_path, "", "memory_length", 0.9)
     panels = {axes.get_title(): [text.get_text() for text in axes.texts] for axes in drawn[0].axes[:2]}
     assert panels == {"Chain": ["2/3\n2k"], "Cards": ["0/3"]}  # after 2,000 and 3,000 steps: 2,500, rounded to even
 
@@ -568,7 +589,7 @@ def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
     write("both", "multi", [a, b], both)
     for name, task, value in (("one", a, 0.75), ("other", b, 1.0)):
         write(name, "single", [task], [(0, task, "random", -0.5), (100, task, "greedy", value)])
-    lines = lines_of(report.table(cells_of(tmp_path), "memory"))
+    lines = lines_of(table(cells_of(tmp_path), "memory"))
     assert [(line["id"], line["memory"], line["steps"], line["greedy return"][:5]) for line in lines] == [
         ("Z", "multi", "100", "0.500"),
         ("Z", "single", "100", "0.750"),
@@ -591,19 +612,19 @@ TABLES = sorted(path for path in (ROOT / "docs/figures").glob("*.csv") if path.w
 def test_the_tables_of_the_pages_come_from_their_files(path):
     with path.open(newline="") as file:
         by = next(csv.reader(file))[1]
-    cells = report.make_cells(report.read_table(str(path), by), by)
-    assert report.table(cells, by) == path.with_suffix(".md").read_text()
-    arcade = [cell for cell in cells if report.can_be_normalised(cell)]
+    cells = make_cells(read_table(str(path), by), by)
+    assert table(cells, by) == path.with_suffix(".md").read_text()
+    arcade = [cell for cell in cells if can_be_normalised(cell)]
     wide = path.with_name(f"{path.stem}_summary.md")
     assert wide.exists() == (len({cell.task for cell in arcade}) > 1)
     if wide.exists():
-        together, _ = report.put_together(arcade)
-        assert report.summary(arcade) == wide.read_text()
+        together, _ = put_together(arcade)
+        assert summary(arcade) == wide.read_text()
         half_way = path.with_name(f"{path.stem}_half_way.md")
-        assert report.table_half_way(arcade) == (half_way.read_text() if half_way.exists() else "")
-        assert report.table_together(together, by) == path.with_name(f"{path.stem}_aggregate.md").read_text()
+        assert table_half_way(arcade) == (half_way.read_text() if half_way.exists() else "")
+        assert table_together(together, by) == path.with_name(f"{path.stem}_aggregate.md").read_text()
         with path.with_name(f"{path.stem}_profile.csv").open(newline="") as file:
-            assert report.profile_rows(together, by) == list(csv.DictReader(file))
+            assert profile_rows(together, by) == list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
@@ -620,10 +641,10 @@ def test_every_table_is_on_a_page():
 
 def test_the_page_of_the_memories_says_how_long_each_keeps_a_bit():
     page = (ROOT / "docs/memories.md").read_text()
-    cells = report.make_cells(report.read_table(str(ROOT / "docs/figures/memory_length.csv"), "memory"), "memory")
-    found: dict[str, dict[float, report.Cell]] = {}
+    cells = make_cells(read_table(str(ROOT / "docs/figures/memory_length.csv"), "memory"), "memory")
+    found: dict[str, dict[float, Cell]] = {}
     for cell in cells:
-        found.setdefault(cell.group, {})[report.parameter(cell, "memory_length")] = cell
+        found.setdefault(cell.group, {})[parameter(cell, "memory_length")] = cell
     with (ROOT / "benchmark/results/memory_cost/memory_cost.csv").open(newline="") as file:
         cost = {row["memory"]: (row["rollout_ms"], f"{int(row['bytes_of_state']):,}") for row in csv.DictReader(file)}
     for name, at in found.items():
