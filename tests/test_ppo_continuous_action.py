@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnax.environments import spaces
 from runs import assert_equal, restored
 from scripts import fresh_params, learned_return, small, trained
 
 import ppo_continuous_action as script
-from popgym_arcade.baselines.environment import make_env
+from popgym_arcade.baselines.environment import check_env, make_env
+from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.normalization import Moments
 from popgym_arcade.baselines.running.checkpoints import save_checkpoint
 from popgym_arcade.baselines.running.folder import make_run_folder
@@ -107,3 +109,11 @@ def test_pendulum_is_learned():
     """Random play gets about -1200 in 200 steps."""
     args = small(NAME, num_envs=16, num_steps=128, num_minibatches=16, update_epochs=10, gamma=0.9, learning_rate=1e-3)
     assert learned_return(NAME, dataclasses.replace(args, total_timesteps=61_440, hidden_size=64)) > -400
+
+
+def test_actions_without_bounds_are_refused():
+    """The random policy chooses uniformly between them."""
+    env, _ = make_env(small("ppo_continuous_action"))
+    endless = spaces.Box(-jnp.inf, jnp.inf, (2,))
+    with pytest.raises(UserError, match="--env-id Endless has actions without finite bounds"):
+        check_env(small("ppo_continuous_action"), "--env-id Endless", env, endless)

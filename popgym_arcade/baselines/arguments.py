@@ -198,11 +198,7 @@ class RunArgs:
                 raise UserError(str(error).replace("--env-params ", "--eval-env-params ")) from None
             if self.eval_env_params and spaces_of(task.in_evaluation()) != spaces_of(task):
                 raise UserError("--eval-env-params change the observations or actions: use --env-params for that")
-            check_env(self, f"{id_flag} {task.env_id}", env)
-            actions = env.action_space(env_params)
-            if not isinstance(actions, self.ACTIONS):
-                kinds = f"{type(actions).__name__} actions: use one with {self.ACTIONS.__name__} actions"
-                raise UserError(f"{id_flag} {task.env_id} has {kinds}")
+            check_env(self, f"{id_flag} {task.env_id}", env, env.action_space(env_params))
 
     def check_exp_name(self) -> None:
         """Raises UserError if the experiment's name cannot be part of a folder's name."""

@@ -14,6 +14,8 @@ from typing import Any
 import gymnax
 import jax
 import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces
 from gymnax.environments.environment import Environment
 
 import popgym_arcade
@@ -127,8 +129,13 @@ def spaces_of(args: Any) -> tuple:
     return observation.shape, jnp.dtype(observation.dtype), action.shape, getattr(action, "n", None)
 
 
-def check_env(args: Any, env_id: str, env: Environment) -> None:
-    """Raises UserError for an environment that these arguments cannot train on, called `env_id`."""
+def check_env(args: Any, env_id: str, env: Environment, actions: Any) -> None:
+    """Raises UserError for an environment, called `env_id`, or an action space that these arguments cannot train on."""
+    if not isinstance(actions, args.ACTIONS):
+        kinds = f"{type(actions).__name__} actions: use one with {args.ACTIONS.__name__} actions"
+        raise UserError(f"{env_id} has {kinds}")
+    if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+        raise UserError(f"{env_id} has actions without finite bounds, among which the random policy cannot choose")
     if isinstance(env, TwoPlayerEnvironment) and not args.FOR_TWO:
         raise UserError(f"{env_id} is a game for two: use ppo_selfplay.py")
     if args.FOR_TWO and not has_two_seats(env):
