@@ -9,6 +9,7 @@ For training, `in_sb3` makes a stable-baselines3 vector environment that steps a
 Prints the mean return of the random policy, and then that of the agent as it learns.
 """
 
+import importlib.util
 import time
 import warnings
 from dataclasses import dataclass
@@ -149,10 +150,13 @@ def train(args: Args) -> Any:
 
 
 def main(args: Args) -> None:
-    """Runs the checkers or trains. Raises UserError for an unknown id."""
+    """Runs the checkers or trains. Raises UserError for an unknown id, or if stable-baselines3 is not installed."""
     if args.env_id not in popgym_arcade.REGISTERED_ENVIRONMENTS:
         raise UserError(f"--env-id {args.env_id}: use an id of popgym_arcade")
     check_limits(args)
+    for library in ("stable_baselines3", "sb3_contrib"):
+        if importlib.util.find_spec(library) is None:
+            raise UserError(f"{library} is not installed: pip install stable-baselines3 sb3-contrib")
     if args.check:
         check_all()
     else:

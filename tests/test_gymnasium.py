@@ -19,7 +19,9 @@ from harness import IDS, only_usually
 
 import popgym_arcade
 import popgym_arcade_gymnasium
+from benchmark import sb3
 from popgym_arcade import gymnasium_envs
+from popgym_arcade.baselines.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 ID = "popgym_arcade/NavigatorEasy-v0"
@@ -335,3 +337,9 @@ def test_a_registered_game_is_known_to_gymnasium():
     with pytest.raises(ValueError, match="Gymnasium"):
         popgym_arcade.register("a field", env_class)
     assert "a field" not in popgym_arcade.REGISTERED_ENVIRONMENTS
+
+
+def test_a_missing_stable_baselines3_is_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="stable_baselines3 is not installed: pip install stable-baselines3"):
+        sb3.main(sb3.Args())
