@@ -33,7 +33,7 @@ among() { # word, list of words: whether it is one of them
 }
 
 train_pqn() {
-    local env twin memory runs
+    local env twin memory runs compared=()
     for env in $ENVS; do
         for twin in $TWINS; do
             for memory in $MEMORIES MLP; do
@@ -46,7 +46,9 @@ train_pqn() {
             done
         done
     done
-    report memory_study "Memories on both twins"
+    if [[ $ENVS == *" "* ]]; then compared=(--against MLP); fi # over several ids together
+    if [ ${#compared[@]} -gt 0 ] && among MinGRU "$MEMORIES"; then compared+=(MinGRU); fi
+    report memory_study "Memories on both twins" "${compared[@]}"
     run benchmark/churn.py --runs "${of_pqn[@]}" --out "$OUT/memory_study_churn"
 }
 

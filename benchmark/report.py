@@ -20,7 +20,7 @@ and after how many steps. Returns on popgym_arcade's ids are also normalised: 0 
 possible (benchmark/results). The table has the minutes until halfway. Several ids also give OUT_summary.md (ids by
 groups), OUT_half_way.md (the minutes until halfway, ids by groups), OUT_normalised.png (all ids on one axis), and over
 all ids together OUT_aggregate.md, OUT_aggregate.png (curves over steps and wall time, performance profiles) and
-OUT_profile.csv.
+OUT_profile.csv. With --against, OUT_against.md has the differences between groups, with intervals.
 """
 
 import re
@@ -31,7 +31,7 @@ from reporting.cells import can_be_normalised, make_cells
 from reporting.pictures import draw_curves, draw_normalised, draw_over, draw_together, parameter
 from reporting.rows import all_rows
 from reporting.tables import summary, table, table_half_way
-from reporting.together import profile_rows, put_together, table_together
+from reporting.together import profile_rows, put_together, table_against, table_together
 
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.baselines.errors import UserError
@@ -41,6 +41,7 @@ from popgym_arcade.baselines.running.files import write_csv
 EXTRAS = (  # written if they apply
     *("_minutes.png", "_over.png"),
     *("_summary.md", "_half_way.md", "_normalised.png", "_aggregate.md", "_aggregate.png", "_profile.csv"),
+    "_against.md",
 )
 
 
@@ -62,6 +63,8 @@ class Args:
     """add a picture: last returns over a parameter of the environment, such as memory_length"""
     solved: float | None = None
     """show with --over how many seeds end with this return or more, and the steps they take to it"""
+    against: tuple[str, ...] = ()
+    """groups to compare every other one with, over all ids together"""
     docs: tuple[PathName, ...] = ()
     """pages to fill in, without other flags"""
 
@@ -107,6 +110,9 @@ def main(args: Args) -> None:
     arcade = [cell for cell in cells if can_be_normalised(cell)]
     several = len({cell.task for cell in arcade}) > 1
     together, left_out = put_together(arcade) if several else ([], [])
+    if args.against and not together:
+        raise UserError("--against compares groups over all ids together: no group has every id")
+    compared = table_against(together, args.by, args.against) if args.against else ""
     text = table(cells, args.by)
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +129,8 @@ def main(args: Args) -> None:
         draw_normalised(arcade, Path(f"{out}_normalised.png"), args.title, args.by)
         if half_way := table_half_way(arcade):
             Path(f"{out}_half_way.md").write_text(half_way)
+    if compared:
+        Path(f"{out}_against.md").write_text(compared)
     if together:
         Path(f"{out}_aggregate.md").write_text(table_together(together, args.by))
         profiles = profile_rows(together, args.by)

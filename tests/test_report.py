@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import time
@@ -335,6 +336,29 @@ def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
     assert full.startswith("Fully observable:\n\n") and lines_of(partial)[0]["id"] == "CartPoleEasy"
     wide = lines_of(full.split("\n\n")[1])
     assert wide[0]["GRU"].startswith(f"{first.final.mean():.3f} (") and wide[0]["best possible"] == "1.000"
+
+
+def test_groups_are_compared_over_all_ids_together(tmp_path, capsys):
+    for env_id in ("CartPoleEasy", "SkittlesEasy"):
+        for memory, more in (("GRU", 0.3), ("LRU", 0.25), ("MLP", 0.0)):
+            low, high = reference_returns()[env_id]
+            for seed, share in enumerate((0.2, 0.3, 0.4, 0.5)):
+                rows = [(0, seed, "random", low), (100, seed, "greedy", low + (share + more) * (high - low))]
+                write_run(tmp_path / "runs", f"{env_id}{memory}{seed}", memory, rows, env_id, True)
+    out = tmp_path / "out" / "compared"
+    report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), against=("MLP", "GRU")))
+    gru, lru, mlp = lines_of(Path(f"{out}_against.md").read_text().replace("\N{NO-BREAK SPACE}", " "))
+    assert gru["above MLP (no memory)"].startswith("0.300 (") and gru["above GRU"] == ""
+    assert lru["above MLP (no memory)"].startswith("0.250 (") and lru["above GRU"].startswith("-0.050 (")
+    assert mlp["above MLP (no memory)"] == "" and mlp["above GRU"].startswith("-0.300 (")
+    low, high = (float(x) for x in re.findall(r"\((.*) to (.*)\)", lru["above GRU"])[0])
+    assert low < -0.05 < high
+    again = report.Args(runs=(f"{tmp_path}/runs/*",), out=str(tmp_path / "new" / "x"), against=("Elephant",))
+    with pytest.raises(UserError, match="--against Elephant: no such group has every id"):
+        report.main(again)
+    with pytest.raises(UserError, match="--against compares groups over all ids together"):
+        report.main(dataclasses.replace(again, runs=(f"{tmp_path}/runs/Cart*",), against=("MLP",)))
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_summary_with_more_groups_than_ids_has_a_line_for_each_group(tmp_path):

@@ -1,13 +1,15 @@
 """All ids of a group and twin together, by their normalised returns. Shapes: S seeds, M ids, N steps."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from rliable import library
 
-from popgym_arcade.analysis.interquartile import numpy_seed
+from popgym_arcade.analysis.interquartile import estimate, numpy_seed
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown
+from popgym_arcade.baselines.errors import UserError
 from reporting.cells import Cell, normalised
 from reporting.statistics import RESAMPLES, interval, iqm
 from reporting.tables import by_words, in_words, least_to_most, of_seeds, unbroken
@@ -113,6 +115,31 @@ def table_together(together: list[Together], by: str) -> str:
         )
     head = ["twin", by_words(by), "ids", "seeds", "steps", "interquartile mean", "95% interval", "mean"]
     return markdown([*head, "steps/s", "minutes, all runs"], lines)
+
+
+def table_against(together: list[Together], by: str, others: Sequence[str]) -> str:
+    """Markdown: by how much each group's interquartile mean is above that of the others, with 95% intervals.
+
+    Raises UserError for another group that is not there.
+    """
+    groups = {(each.twin, each.group): list(each.final.T) for each in together}  # scores [S] of each id
+    for other in set(others) - {group for _, group in groups}:
+        raise UserError(f"--against {other}: no such group has every id")
+    lines = [
+        [TWINS_IN_WORDS[twin], in_words(group), *(above(scores, groups.get((twin, other))) for other in others)]
+        for (twin, group), scores in groups.items()
+        if [group] != list(others)
+    ]
+    return markdown(["twin", by_words(by), *(f"above {in_words(other)}" for other in others)], lines)
+
+
+def above(scores: list[np.ndarray], others: list[np.ndarray] | None) -> str:
+    """The difference of two groups in words; empty for a group and itself, or if the other is not there."""
+    if others is None or scores is others:
+        return ""
+    found = estimate(scores, others)
+    within = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
+    return unbroken(f"{found.value:.3f}{within}")
 
 
 def profile_rows(together: list[Together], by: str) -> list[dict]:
