@@ -384,7 +384,8 @@ def make_replay(args: Args) -> tuple[Any, Segment]:
     obs, env_state = jax.eval_shape(envs.env.reset, jax.random.key(0), envs.env_params)
     seen = envs.seen(env_state, obs)
     number, scalar, flag = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
-    step = Step(seen, number, flag, number, scalar, flag, flag, seen)  # in the order of its fields
+    played = {"action": number, "reward": scalar, "terminated": flag, "truncated": flag, "next_seen": seen}
+    step = Step(seen=seen, prev_action=number, start=flag, **played)
     steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((args.segment, *x.shape), x.dtype), step)
     carry = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], initial_carry(make_actor(args)[0], 1)))
     buffer = make_buffer(

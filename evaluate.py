@@ -140,7 +140,8 @@ def play(agent: Agent, sample: bool = False, seed: int | None = None, rival: Age
     found = jax.block_until_ready(evaluate(params, evaluation_keys(agent, seed), policy))
     seconds = time.perf_counter() - began
     returns, lengths = (np.asarray(x, float).reshape(agent.args.num_seeds, -1) for x in (found.returns, found.lengths))
-    return Episodes(agent, "sample" if sample else "greedy", returns, lengths, seconds, rival.name if rival else "")
+    how = {"policy": "sample" if sample else "greedy", "against": rival.name if rival else ""}
+    return Episodes(agent=agent, returns=returns, lengths=lengths, seconds=seconds, **how)
 
 
 def rows_of(episodes: Episodes) -> list[dict]:

@@ -257,7 +257,7 @@ def perturbation_saliency(
     found = scores(agent.params, carry, *read_again, blurred, places(side, stride), np.float32(mask_sigma))
     rows = math.isqrt(len(found[0]))
     policy, value = (np.asarray(x).reshape(rows, rows) for x in found)
-    return PerturbationSaliency(agent, obs[first], at, lag, policy, value)
+    return PerturbationSaliency(agent=agent, frame=obs[first], at=at, lag=lag, policy=policy, value=value)
 
 
 # ---------------------------------------------------------------------------------------------------------- pictures

@@ -78,7 +78,15 @@ class LogWrapper(Wrapper):
         """Start an episode, with all sums at 0."""
         obs, env_state = self._env.reset(key, params)
         no_return, no_steps = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
-        return obs, LogEnvState(env_state, no_return, no_steps, no_return, no_steps, no_steps)
+        state = LogEnvState(
+            env_state=env_state,
+            episode_returns=no_return,
+            episode_lengths=no_steps,
+            returned_episode_returns=no_return,
+            returned_episode_lengths=no_steps,
+            timestep=no_steps,
+        )
+        return obs, state
 
     @partial(jax.jit, static_argnames=("self",))
     def step(self, key: jax.Array, state: LogEnvState, action: jax.Array | int, params: Any = None) -> Step:

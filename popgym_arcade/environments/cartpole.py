@@ -81,7 +81,8 @@ class CartPole(ArcadeEnvironment):
         """All four numbers uniform in +-0.05."""
         key_state, key_noise = jax.random.split(key)
         x, x_dot, theta, theta_dot = jax.random.uniform(key_state, (4,), jnp.float32, -0.05, 0.05)
-        return CartPoleState(jnp.int32(0), x, x_dot, theta, theta_dot, self._noise(key_noise))
+        noise = self._noise(key_noise)
+        return CartPoleState(time=jnp.int32(0), x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot, noise=noise)
 
     def transition(
         self, key: jax.Array, state: CartPoleState, action: jax.Array, params: EnvParams

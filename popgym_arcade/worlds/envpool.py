@@ -75,7 +75,8 @@ class EnvPoolPool:
             obs = final_obs.copy()
             obs[over] = joined(self.envs.reset(np.flatnonzero(over))[0])
             self.time[over] = 0
-        return PoolStep(obs, final_obs, reward, raw_reward, terminated, truncated, over)
+        ends = {"terminated": terminated, "truncated": truncated, "over": over}
+        return PoolStep(obs=obs, final_obs=final_obs, reward=reward, raw_reward=raw_reward, **ends)
 
 
 def joined(obs: Any) -> np.ndarray:
