@@ -390,15 +390,17 @@ def draw_video(found: list[GradientSaliency], columns: int) -> list[Image.Image]
     return images
 
 
-def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
-    """A row for each blurred frame: the frame, policy (red) and value (blue) over it, and each of them alone.
+def draw_perturbation(found: list[PerturbationSaliency], gradients: list[GradientSaliency] = ()) -> Figure:
+    """A row for each blurred frame: the frame, policy (red) and value (blue) over it, and each of them alone; and if
+    gradients of the same episodes are given, that of the same decision with respect to the same frame.
     All rows share one scale per map, by the square root, so that brightness compares frames."""
-    figure = Figure(figsize=(9, 2.15 * len(found) + 0.6), layout="constrained")
-    grid = figure.subplots(len(found), 4, squeeze=False)
+    columns = 5 if gradients else 4
+    figure = Figure(figsize=(2.25 * columns, 2.15 * len(found) + 0.6), layout="constrained")
+    grid = figure.subplots(len(found), columns, squeeze=False)
     tops = np.max([(each.policy.max(), each.value.max()) for each in found], axis=0)
     norms = [PowerNorm(0.5, vmin=0, vmax=max(1e-30, top)) for top in tops]
     styles = {}, {}, {"cmap": "Reds", "norm": norms[0]}, {"cmap": "Blues", "norm": norms[1]}
-    for line, each in zip(grid, found, strict=True):
+    for line, each in zip(grid[:, :4], found, strict=True):
         pictures = each.frame, both_over(each, norms), each.policy, each.value
         policy, value = (f"largest {x.max():.2g}" for x in (each.policy, each.value))
         scores = scores_in_words(each.agent.script)
@@ -408,11 +410,24 @@ def draw_perturbation(found: list[PerturbationSaliency]) -> Figure:
             bare(axes, title)
         lag = f"{each.lag} step{'s' if each.lag > 1 else ''} earlier" if each.lag else "the current frame"
         line[0].set_ylabel(f"{TWINS_IN_WORDS[each.agent.twin]}\nstep {each.at}: {lag}".strip(), fontsize=8)
+    if gradients:
+        draw_gradients_of(found, {each.agent.twin: each for each in gradients}, grid[:, 4])
     place = {"location": "bottom", "fraction": 0.04, "pad": 0.02}
-    for axes in grid.T[2:]:
-        add_bar(figure, axes[0].images[0], axes, "half the squared change", **place)
+    labels = "half the squared change", "half the squared change", "squared gradient"
+    for axes, label in zip(grid.T[2:], labels, strict=False):
+        add_bar(figure, axes[0].images[0], axes, label, **place)
     figure.suptitle(f"{title_of(found[0].agent)}: what the decision depends on", fontsize=10)
     return figure
+
+
+def draw_gradients_of(found: list[PerturbationSaliency], gradients: dict[str, GradientSaliency], column: Any) -> None:
+    """For each decision and frame in `found`, the gradient of that twin's episode, on one scale."""
+    places = [(gradients[each.agent.twin], each.at, each.at - each.lag) for each in found]
+    maps = [gradient.maps[n, t] for gradient, n, t in places]
+    norm = PowerNorm(0.5, vmin=0, vmax=max(1e-30, *(x.max() for x in maps)))
+    for axes, picture, (gradient, n, t) in zip(column, maps, places, strict=True):
+        axes.imshow(picture, cmap="inferno", norm=norm)
+        bare(axes, f"gradient, {gradient.shares[n, t]:.1%} of the total")
 
 
 def both_over(found: PerturbationSaliency, norms: list[PowerNorm]) -> np.ndarray:
@@ -693,10 +708,10 @@ def write_gradients(out: Path, found: list[GradientSaliency], columns: int) -> N
         np.savez_compressed(out / f"{name}__{each.agent.twin}__gradient.npz", **played, **numbers)
 
 
-def write_perturbations(out: Path, found: list[PerturbationSaliency]) -> None:
-    """One picture of all twins and lags of a run, and the numbers of each as NPZ."""
+def write_perturbations(out: Path, found: list[PerturbationSaliency], gradients: list[GradientSaliency]) -> None:
+    """One picture of all twins and lags of a run, next to any gradients, and the numbers of each as NPZ."""
     name = found[0].agent.name
-    draw_perturbation(found).savefig(out / f"{name}__perturbation.png", dpi=150)
+    draw_perturbation(found, gradients).savefig(out / f"{name}__perturbation.png", dpi=150)
     for each in found:
         path = out / f"{name}__{each.agent.twin}__perturbation_{each.at}_{each.lag}.npz"
         np.savez_compressed(path, frame=each.frame, at=each.at, lag=each.lag, policy=each.policy, value=each.value)
@@ -716,7 +731,7 @@ def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out
     if gradients:
         write_gradients(out, gradients, args.columns)
     if perturbations:
-        write_perturbations(out, perturbations)
+        write_perturbations(out, perturbations, gradients)
     return lines
 
 

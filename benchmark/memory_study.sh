@@ -8,7 +8,7 @@ STEPS="${STEPS:-300000}"
 if [ "${BUDGET:-cpu}" = smoke ]; then
     ENVS="${ENVS:-CartPoleEasy}" MEMORIES="${MEMORIES:-MinGRU}"
 fi
-DEEP_ENVS="${DEEP_ENVS:-${ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}}"
+DEEP_ENVS="${DEEP_ENVS:-${ENVS:-MineSweeperEasy CountRecallEasy NoisyCartPoleEasy}}"
 DEEP_MEMORIES="${DEEP_MEMORIES:-${MEMORIES:-MinGRU GRU LRU FART}}"
 PPO_ENVS="${PPO_ENVS:-${ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}}"
 PPO_MEMORIES="${PPO_MEMORIES:-${MEMORIES:-MinGRU GRU}}"
@@ -64,8 +64,8 @@ train_ppo() { # and compares it with PQN, as far as that was trained
 }
 
 analyse_pqn() {
-    local episodes=64 traced=16 at=20 steps=25 # traced: episodes whose gradients are taken
-    [ "$BUDGET" != smoke ] || episodes=2 traced=2 at=3 steps=3
+    local episodes=64 traced=16 at=20 steps=25 step=12 # traced: episodes whose gradients are taken; step: explained
+    [ "$BUDGET" != smoke ] || episodes=2 traced=2 at=3 steps=3 step=3
     [ ${#shown[@]} -gt 0 ] ||
         refuse "PARTS=$PARTS: analyse needs pqn, with the first of DEEP_ENVS and DEEP_MEMORIES among ENVS and MEMORIES"
     analyse gap_and_bias.py gap_and_bias --runs "${of_pqn[@]}" --no-memory MLP
@@ -73,7 +73,8 @@ analyse_pqn() {
     analyse contamination.py contamination --runs "${deep[@]}" --episodes $episodes --at $at --first $at --steps $steps
     analyse recall_density.py recall_density --runs "${deep[@]}" --episodes $traced
     analyse last_frames.py last_frames --runs "${deep[@]}" --episodes $episodes --traced $traced
-    analyse saliency.py saliency --runs "${shown[@]}" --seed "$first_seed" --twin both --kind gradient perturbation
+    analyse saliency.py saliency --runs "${shown[@]}" --seed "$((first_seed + 1))" --kind gradient perturbation \
+        --at $step --lag 0 1 2
     pages
 }
 

@@ -175,6 +175,18 @@ def test_perturbing_a_past_frame_does_not_matter_without_memory(folder):
     assert now.policy.any() and not before.policy.any() and not before.value.any()
 
 
+def test_gradients_are_shown_next_to_the_same_decision_and_frame(folder):
+    agent = pixel_agent(folder)
+    trajectory = trajectory_of(agent, 4)
+    found = [saliency.perturbation_saliency(agent, trajectory, at=3, lag=lag, stride=40) for lag in (0, 1)]
+    gradient = saliency.gradient_saliency(agent, trajectory)
+    without, with_gradients = (saliency.draw_perturbation(found, *more) for more in ((), ([gradient],)))
+    assert len(without.axes) == 2 * 4 + 2 and len(with_gradients.axes) == 2 * 5 + 3  # panels and scales
+    for axes, t in zip(with_gradients.axes[4:10:5], (3, 2), strict=True):
+        np.testing.assert_array_equal(axes.images[0].get_array(), gradient.maps[3, t])
+        assert axes.get_title() == f"gradient, {gradient.shares[3, t]:.1%} of the total"
+
+
 def test_places_cover_the_frame_evenly():
     for side, stride in ((128, 5), (256, 5), (128, 50), (7, 3)):
         line = saliency.places(side, stride)[:, 0]
