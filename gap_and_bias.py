@@ -147,8 +147,7 @@ def read_score(row: dict, script: str, memory: str, run: str, source: Path) -> S
     if twin is None or not math.isfinite(value):
         raise ValueError
     cell = Cell(script.removesuffix("_mlp").removesuffix("_rnn"), memory, row["env_id"], twin)
-    seed, step = int(row["seed"]), int(row["global_step"])
-    return Score(cell=cell, seed=seed, step=step, value=value, run=run, source=source)
+    return Score(cell, seed=int(row["seed"]), step=int(row["global_step"]), value=value, run=run, source=source)
 
 
 def read_run(folder: Path) -> list[Score]:

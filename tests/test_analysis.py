@@ -56,7 +56,7 @@ MODULES = (  # of popgym_arcade.analysis; each imports only those before it
     *("runs", "agents", "twins", "networks", "groups", "trajectories", "recall", "matches", "opponent"),
 )
 MAX_LINES = {
-    **{"evaluate": 300, "saliency": 750, "recall_density": 480, "last_frames": 330, "contamination": 600},
+    **{"evaluate": 300, "saliency": 620, "recall_density": 480, "last_frames": 330, "contamination": 600},
     **{"filter_comparison": 450, "gap_and_bias": 520, "tune": 600},
 }
 PIXELS = {"env_id": "SkittlesEasy", "partial_obs": True}
