@@ -207,7 +207,7 @@ def choose(key: jax.Array, logits: jax.Array, legal: jax.Array, policy: jax.Arra
 
 
 def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: float) -> jax.Array:
-    """Generalised advantage estimates [T, E] of a rollout (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
+    """Generalised advantage estimates [T, P] of a rollout (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
     A_t = d_t + gamma lambda (1 - done_t) A_{t+1} with d_t = r_t + gamma (1 - terminated_t) v_t - V(s_t), where v_t is
     next_value[t] = V(s_{t+1}), or `final_value` after a truncated step. A = 0 after the last step.

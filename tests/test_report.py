@@ -354,7 +354,7 @@ def test_groups_are_compared_over_all_ids_together(tmp_path, capsys):
     low, high = (float(x) for x in re.findall(r"\((.*) to (.*)\)", lru["above GRU"])[0])
     assert low < -0.05 < high
     again = report.Args(runs=(f"{tmp_path}/runs/*",), out=str(tmp_path / "new" / "x"), against=("Elephant",))
-    with pytest.raises(UserError, match="--against Elephant: no such group has every id"):
+    with pytest.raises(UserError, match="--against Elephant: no group of that name has every id"):
         report.main(again)
     with pytest.raises(UserError, match="--against compares groups over all ids together"):
         report.main(dataclasses.replace(again, runs=(f"{tmp_path}/runs/Cart*",), against=("MLP",)))

@@ -150,7 +150,8 @@ def draw_together(together: list[Together], path: Path, title: str, by: str) -> 
         draw_row_together(row, [each for each in together if each.twin == twin], groups)
         if len(twins) > 1:
             row[0].set_title(TWINS_IN_WORDS[twin], fontsize=11, loc="left")
-    labels = ["environment steps of a seed", *["minutes per id, all seeds of a process"] * timed, "normalised return"]
+    minutes = ["minutes per id, all seeds of a process"] if timed else []
+    labels = ["environment steps of a seed", *minutes, "normalised return"]
     for axes, label in zip(grid[-1], labels, strict=True):
         axes.set_xlabel(label)
     grid[0, 0].xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -124,7 +124,7 @@ def table_against(together: list[Together], by: str, others: Sequence[str]) -> s
     """
     groups = {(each.twin, each.group): list(each.final.T) for each in together}  # scores [S] of each id
     for other in set(others) - {group for _, group in groups}:
-        raise UserError(f"--against {other}: no such group has every id")
+        raise UserError(f"--against {other}: no group of that name has every id")
     lines = [
         [TWINS_IN_WORDS[twin], in_words(group), *(above(scores, groups.get((twin, other))) for other in others)]
         for (twin, group), scores in groups.items()

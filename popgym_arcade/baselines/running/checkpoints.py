@@ -22,6 +22,7 @@ from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.devices.mesh import leaf_name
 from popgym_arcade.baselines.environment import make_env, runs_on_host
 from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.running.files import whole_file
 from popgym_arcade.baselines.scripts import read_about
 
 OTHER_GENERATOR = "drew its random numbers with JAX's generator"
@@ -65,9 +66,8 @@ def save_checkpoint(folder: Path, args: Any, step: int, state: Any) -> None:
     checkpoint = folder / "checkpoints" / str(step)
     hosts.wait_for_all("the checkpoint is written")
     if jax.process_index() == 0:
-        draft = checkpoint / "sha256.tmp"
-        draft.write_text(json.dumps(file_digests(checkpoint)))
-        draft.rename(checkpoint / "sha256.json")
+        with whole_file(checkpoint / "sha256.json") as draft:
+            draft.write_text(json.dumps(file_digests(checkpoint)))
 
 
 def unsaved_fields(args: Any, state: Any) -> tuple[str, ...]:

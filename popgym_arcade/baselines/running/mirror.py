@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from popgym_arcade.baselines.errors import CannotMirror, UserError, one_line
+from popgym_arcade.baselines.running.files import whole_file
 
 
 def check_tracking() -> None:
@@ -71,10 +72,8 @@ class Mirror:
 
     def save(self) -> None:
         """Replaces `wandb.json` as a whole, so that it is never half written."""
-        draft = self.path.with_suffix(".tmp")
-        with self.without_stopping():
+        with self.without_stopping(), whole_file(self.path) as draft:
             draft.write_text(json.dumps({"id": self.id, "last_steps": self.last_steps}))
-            draft.rename(self.path)
 
     def finish(self, error_type, *_) -> None:
         """For an `ExitStack`, which passes the type of the error that ended the training early, or None."""
