@@ -24,8 +24,9 @@ from popgym_arcade.analysis.agents import Agent, load_agent  # noqa: E402
 from popgym_arcade.analysis.command_line import AnalysisArgs, launch  # noqa: E402
 from popgym_arcade.analysis.intervals import interval  # noqa: E402
 from popgym_arcade.analysis.output import new_folder  # noqa: E402
+from popgym_arcade.analysis.reference_returns import Reference, reference_returns  # noqa: E402
 from popgym_arcade.analysis.runs import find_runs  # noqa: E402
-from popgym_arcade.analysis.tables import markdown, read_csv  # noqa: E402
+from popgym_arcade.analysis.tables import markdown  # noqa: E402
 from popgym_arcade.baselines.errors import UserError  # noqa: E402
 from popgym_arcade.baselines.limits import Count, NonNegativeInt  # noqa: E402
 from popgym_arcade.baselines.running.files import write_csv  # noqa: E402
@@ -46,7 +47,7 @@ class Args(AnalysisArgs):
 def check(agent: Agent) -> None:
     """Raises UserError for an agent whose returns cannot be compared."""
     num_levels(agent)
-    bounds(agent.args.env_id)
+    reference_of(agent.args.env_id)
 
 
 def num_levels(agent: Agent) -> int:
@@ -58,26 +59,25 @@ def num_levels(agent: Agent) -> int:
     return count
 
 
-def bounds(env_id: str) -> tuple[float, float]:
-    """Mean returns of the random policy and of the player that knows the whole state."""
-    tables = (read_csv(ROOT / f"benchmark/results/{name}.csv") for name in ("random_policy", "oracle"))
-    means = [float(row["return_mean"]) for table in tables for row in table if row["env_id"] == env_id]
-    if len(means) != 2:
+def reference_of(env_id: str) -> Reference:
+    """Mean returns of the random policy and of the player that knows the whole state. Raises UserError without them."""
+    if env_id not in reference_returns():
         raise UserError(f"{env_id}: only the ids of popgym_arcade have levels")
-    return means[0], means[1]
+    return reference_returns()[env_id]
 
 
 def rows_of(agent: Agent, args: Args) -> list[dict]:
     """The rows of one run, one per kind of levels and seed."""
-    count, (low, high) = num_levels(agent), bounds(agent.args.env_id)
+    count, reference = num_levels(agent), reference_of(agent.args.env_id)
     in_training = dataclasses.replace(agent.args, eval_env_params=(), eval_episodes=args.episodes)
     rows = []
     for kind, changes in KINDS.items():
         player = dataclasses.replace(agent, args=in_training.in_evaluation(changes))
         for i, returns in enumerate(evaluate.play(player, seed=args.seed).returns):
             mean = float(returns.mean())
+            normalized = (mean - reference.random) / (reference.best - reference.random)
             about = (agent.name, agent.args.env_id, count, kind, agent.args.seed + i, returns.size, round(mean, 4))
-            rows.append(dict(zip(COLUMNS, (*about, round((mean - low) / (high - low), 4)), strict=True)))
+            rows.append(dict(zip(COLUMNS, (*about, round(normalized, 4)), strict=True)))
     return rows
 
 

@@ -178,7 +178,7 @@ def test_the_gap_is_measured_on_the_levels_of_the_training_and_on_unseen_ones(ag
         *(("1", "0", kind) for kind in levels.KINDS),
         *(("0", seed, kind) for kind in levels.KINDS for seed in ("7", "8")),
     ]
-    low, high = levels.bounds("CartPoleEasy")
+    low, high = levels.reference_of("CartPoleEasy")
     for row in rows:
         assert float(row["normalized"]) == pytest.approx((float(row["return_mean"]) - low) / (high - low), abs=2e-4)
     lines = (out / "levels.md").read_text().splitlines()[2:]
@@ -188,7 +188,7 @@ def test_the_gap_is_measured_on_the_levels_of_the_training_and_on_unseen_ones(ag
     assert (out / "levels.png").stat().st_size > 1000
 
 
-def test_levels_that_are_not_unseen_and_ids_without_bounds_are_refused(agents, tmp_path):
+def test_levels_that_are_not_unseen_and_ids_without_levels_are_refused(agents, tmp_path):
     agent = load_agent(agents[0])
     late = dataclasses.replace(agent.saved, env_params=("num_levels=10", "start_level=999995"))
     with pytest.raises(UserError, match="trained on levels from 1,000,000 on"):
