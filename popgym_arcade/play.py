@@ -10,7 +10,6 @@ import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ import numpy as np
 
 from popgym_arcade.environments.arcade import DOWN, FIRE, LEFT, OBS_SIZES, RIGHT, UP
 from popgym_arcade.environments.two_player import ArcadeSeats
+from popgym_arcade.one_line_parser import OneLineParser
 from popgym_arcade.registration import make_game
 
 MOVING = ("Breakout", "CartPole", "NoisyCartPole", "Skittles", "Tetris")  # families that move on their own: FIRE waits
@@ -99,13 +99,6 @@ class Duel(Session):
         return *first, reward[1], terminated, truncated, info
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports errors in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
 def expanded(path: str) -> Path:
     """A path with a leading `~` replaced by the home folder."""
     return Path(os.path.expanduser(path))
@@ -113,7 +106,7 @@ def expanded(path: str) -> Path:
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The flags on the command line, checked as far as possible without a window."""
-    parser = _Parser("popgym-arcade-play", description="Play a game with arrows and space; R restarts, Q quits.")
+    parser = OneLineParser("popgym-arcade-play", description="Play a game with arrows and space; R restarts, Q quits.")
     parser.add_argument("env_id", nargs="?", help="a game: NavigatorEasy, for example, or MODULE:CLASS of your own")
     parser.add_argument(
         "--against", metavar="RUN", help="play an arcade game for two against the agent of a run folder"
@@ -152,7 +145,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def _opponent(parser: _Parser, folder: str):
+def _opponent(parser: OneLineParser, folder: str):
     """The agent of a run folder."""
     try:
         from popgym_arcade.analysis.opponent import load_opponent

@@ -27,6 +27,7 @@ from PIL import Image
 from runs import command, missing_libraries, only, parsed, rows
 from scripts import ALL
 
+import popgym_arcade.check
 import popgym_arcade.play
 from popgym_arcade import registration
 from popgym_arcade.baselines.networks.memory import MEMORIES
@@ -112,6 +113,22 @@ def test_both_games_of_the_page_draw_the_same(own_twin, obs_size, partial_obs):
             np.testing.assert_array_equal(one, other)
             pictures.add(one.tobytes())
     assert len(pictures) == (9 if partial_obs else 16)  # the partial twin shows the lamp at time 0 alone
+
+
+@pytest.mark.optimized
+def test_the_page_shows_what_the_check_says_of_its_game(own_twin, monkeypatch, capsys):
+    whole, broken = blocks(OWN_TWIN, "text")
+    popgym_arcade.check.main(["lamps:Lamps"])
+    assert capsys.readouterr().out == whole
+
+    class Lamps(own_twin["Lamps"]):
+        def render(self, state, params=None):
+            return super().render(state, params).at[96:].set(0)  # without the row of squares
+
+    monkeypatch.setattr(sys.modules["lamps"], "Lamps", Lamps)
+    with pytest.raises(SystemExit) as end:
+        popgym_arcade.check.main(["lamps:Lamps"])
+    assert end.value.code == 1 and broken in capsys.readouterr().out
 
 
 def trained_on_the_page(folder, line):
@@ -477,6 +494,7 @@ PROGRAMS = {
     "pip": check_pip,
     "sbatch": check_sbatch,
     "popgym-arcade-play": check_play,
+    "popgym-arcade-check": popgym_arcade.check.parse_args,
 }
 OTHERS = ("git", "tensorboard", "wandb", "cp")  # not ours
 
