@@ -6,7 +6,7 @@ actions with the same random keys. Where the rewards, the ends or the frames dif
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ def search(
         if name not in names:
             raise ValueError(f"the state has no field {name!r}; it has {', '.join(names)}")
     repeated, ones, others = look_alikes(states, frames(env, states), secrets)
-    if secrets and not np.array_equal(frames(env, ones), frames(env, others)):
+    if secrets and not all(map(np.array_equal, frames(env, ones), frames(env, others))):
         raise ValueError(f"the frame shows {' or '.join(secrets)}: what it shows is not secret")
     found = list(counterexamples(env, ones, others, depth, key))
     return Search(repeated, size(ones), sorted(found, key=lambda x: (len(x.fields), len(x.actions))))
@@ -80,8 +80,8 @@ def search(
 
 def hidden_share(states: ArcadeState, twins: Iterable[ArcadeEnvironment]) -> float:
     """The share of the states in which the frames of two twins differ, in 0..1."""
-    full, partial_obs = (frames(env, states) for env in twins)
-    return float((full != partial_obs).reshape(len(full), -1).any(axis=1).mean())
+    equal = list(map(np.array_equal, *(frames(env, states) for env in twins)))
+    return 1 - float(np.mean(equal))
 
 
 def play(env: ArcadeEnvironment, num_states: int, key: jax.Array) -> ArcadeState:
@@ -109,16 +109,15 @@ def play(env: ArcadeEnvironment, num_states: int, key: jax.Array) -> ArcadeState
     return jax.tree.map(flat, rollout(key))
 
 
-def frames(env: ArcadeEnvironment, states: ArcadeState) -> np.ndarray:
-    """The frames of a batch of states, uint8[N, obs_size, obs_size, 3], or whatever the game observes."""
+def frames(env: ArcadeEnvironment, states: ArcadeState) -> Iterator[np.ndarray]:
+    """The frame of each state of a batch, uint8[obs_size, obs_size, 3], or whatever the game observes."""
     draw = jax.jit(jax.vmap(env.get_obs))
-    space = env.observation_space(env.default_params)
-    nothing = np.zeros((0, *space.shape), space.dtype)
-    return np.concatenate([nothing, *(np.asarray(draw(part))[:count] for part, count in chunks(states))])
+    for part, count in chunks(states):
+        yield from np.asarray(draw(part))[:count]
 
 
 def look_alikes(
-    states: ArcadeState, pictures: np.ndarray, secrets: Sequence[str]
+    states: ArcadeState, pictures: Iterable[np.ndarray], secrets: Sequence[str]
 ) -> tuple[bool, ArcadeState, ArcadeState]:
     """Whether a frame occurred twice, and pairs of different states with equal frames, with equal secrets.
 
@@ -142,7 +141,7 @@ def look_alikes(
 
 def counterexamples(
     env: ArcadeEnvironment, ones: ArcadeState, others: ArcadeState, depth: int, key: jax.Array
-) -> Iterable[Counterexample]:
+) -> Iterator[Counterexample]:
     """For each pair [N, ...] whose futures differ, the shortest actions that show it: any one, then random ones."""
     follow = jax.jit(jax.vmap(partial(futures, env, depth)))
     first_actions = np.tile(np.arange(env.num_actions), CHUNK)
@@ -209,7 +208,7 @@ def take(states: ArcadeState, index: Any) -> ArcadeState:
     return jax.tree.map(lambda leaf: leaf[index], states)
 
 
-def chunks(states: ArcadeState) -> Iterable[tuple[ArcadeState, int]]:
+def chunks(states: ArcadeState) -> Iterator[tuple[ArcadeState, int]]:
     """A batch in pieces of CHUNK states, the last one padded with its last state, and how many are not padding."""
     for start in range(0, size(states), CHUNK):
         index = np.minimum(np.arange(start, start + CHUNK), size(states) - 1)
