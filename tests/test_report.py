@@ -226,8 +226,8 @@ def test_each_twin_has_its_own_table_of_minutes_without_empty_columns(tmp_path):
     assert partial.startswith("| id | GRU | MLP (no memory) |\n")
 
 
-def test_the_twins_of_a_game_are_next_to_each_other(tmp_path, monkeypatch):
-    """Even if some of them were not trained: their places stay empty."""
+def test_the_twins_of_a_game_are_next_to_each_other_and_in_order(tmp_path, monkeypatch):
+    """Even if some of them were not trained: their places stay empty. Tables begin with the fully observable twin."""
     rows = [(0, 0, "random", 0.0), (100, 0, "greedy", 0.9)]
     for number, game in enumerate(("BattleShipEasy", "CountRecallEasy", "MineSweeperEasy", "SkittlesEasy")):
         for partial in (False, True)[number % 2 :]:
@@ -244,6 +244,8 @@ def test_the_twins_of_a_game_are_next_to_each_other(tmp_path, monkeypatch):
     ]
     labelled = [axes.get_visible() and bool(axes.get_xlabel()) for axes in panels]
     assert labelled == [*[False] * 4, True, True, False, True]
+    partly_first = [cell for cell in cells_of(tmp_path) if cell.task != "BattleShipEasy"]
+    assert partly_first[0].twin == "pomdp" and summary(partly_first).startswith("Fully observable:")
 
 
 def test_a_pause_before_a_run_is_resumed_takes_no_time(tmp_path):

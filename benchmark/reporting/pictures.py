@@ -1,5 +1,6 @@
 """Pictures of a report: curves, all ids together, last returns on one axis, and maps over a parameter."""
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -33,8 +34,9 @@ def legend(figure: Figure, panels: Iterable[Axes], by: str) -> None:
     labels = sorted(named, key=lambda label: (label in ("random policy", "best possible"), natural(label)))
     handles = [lines[label] for label in labels]
     labels = [label.replace("_", " ") if by == "exp_name" else label for label in labels]
-    inches = 0.7 + 0.1 * max(map(len, labels))  # of a column
-    columns = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
+    inches = 0.6 + 0.08 * max(map(len, labels))  # of a column
+    rows = math.ceil(len(labels) / max(1, int(figure.get_figwidth() / inches)))
+    columns = math.ceil(len(labels) / rows)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=by_words(by))
 
 

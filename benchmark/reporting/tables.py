@@ -83,8 +83,8 @@ def table(cells: list[Cell], by: str) -> str:
 
 
 def by_twin(cells: list[Cell], table: Callable[[list[Cell]], str]) -> str:
-    """Markdown: a table for each twin, with the groups that it has. Empty tables are left out."""
-    twins = list(dict.fromkeys(cell.twin for cell in cells))
+    """Markdown: a table for each twin, the fully observable first, with its groups. Empty tables are left out."""
+    twins = sorted({cell.twin for cell in cells})
     found = {twin: table([cell for cell in cells if cell.twin == twin]) for twin in twins}
     if len(twins) == 1:
         return found[twins[0]]
