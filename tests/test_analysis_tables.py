@@ -23,7 +23,7 @@ TABLES = sorted(
     path
     for path in (ROOT / "docs/figures").glob("*/*.csv")
     if path.with_suffix(".md").exists()
-    and path.stem not in ("throughput", "levels", "published_package")  # scripts in benchmark/ make these
+    and path.stem not in ("churn", "throughput", "levels", "published_package")  # scripts in benchmark/ make these
 )
 
 

@@ -49,6 +49,11 @@ def test_churn_by_tenth_memory_and_twin(tmp_path):
     assert before == [Path(f"{out}{ending}").read_bytes() for ending in (".csv", ".md", ".png")]
 
 
+def test_the_table_of_the_page_comes_from_its_file():
+    folder = Path(__file__).parent.parent / "docs/figures/memory_study"
+    assert churn.table(churn.read_csv(folder / "churn.csv")) == (folder / "churn.md").read_text()
+
+
 def test_the_axes_are_labelled_with_exact_percentages(tmp_path):
     write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, 0.2)  # ticks every 2.5%
     figure = churn.draw(churn.collect((f"{tmp_path}/runs/*",)))
