@@ -50,10 +50,10 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
 from popgym_arcade.baselines.running.pictures import in_rgb
 from popgym_arcade.baselines.scripts import script_of
+from popgym_arcade.environments.arcade import ACTION_NAMES
 
 MAX_BYTES = 4e9  # of the maps of one twin
 PAGE = Path(__file__).with_name("saliency.html")  # shows __DATA__, the numbers of an episode
-ACTIONS = ("up", "down", "left", "right", "fire")  # of popgym_arcade's games
 Width = Annotated[float, Range(0.1, 256)]  # in pixels
 
 
@@ -476,7 +476,8 @@ def page_data(found: GradientSaliency) -> dict:
     output = "action value" if "q" in found.agent.script.Output.__annotations__ else "probability"
     discrete = found.trajectory.action.ndim == 1
     count = found.values.shape[1]
-    names = ACTIONS if count == len(ACTIONS) and found.agent.twin != "single" else [str(i) for i in range(count)]
+    arcade = found.agent.twin != "single" and count == len(ACTION_NAMES)
+    names = ACTION_NAMES if arcade else [str(i) for i in range(count)]
     return {
         "twin": found.agent.twin,
         "width": pictures.shape[2],

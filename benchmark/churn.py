@@ -182,7 +182,7 @@ def draw_by_memory(axes: Axes, rows: list[dict], memories: list[str]) -> None:
             if found.low is not None:
                 axes.hlines(y + offset, found.low, found.high, color=color, linewidth=2)
     axes.set_yticks(range(len(memories)), [MEMORIES_IN_WORDS.get(memory, memory) for memory in memories])
-    axes.set(ylim=(len(memories) - 0.5, -0.5), xlabel="greedy actions changed", xlim=(0, None))
+    axes.set(ylim=(len(memories) - 0.5, -0.5), xlabel="greedy actions changed", xlim=(0, 1.05 * axes.get_xlim()[1]))
     axes.set_title("by one gradient step, mean of the training", fontsize=11)
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.tick_params(axis="y", length=0)

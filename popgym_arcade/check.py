@@ -13,11 +13,10 @@ import jax
 import numpy as np
 
 from popgym_arcade.environments import markov
-from popgym_arcade.environments.arcade import OBS_SIZES
+from popgym_arcade.environments.arcade import ACTION_NAMES, OBS_SIZES
 from popgym_arcade.one_line_parser import OneLineParser
 from popgym_arcade.registration import make_game
 
-ACTIONS = ("up", "down", "left", "right", "fire")
 SHOWN = 3  # counterexamples
 HIDDEN_STATES = 1024  # of which both twins are drawn
 
@@ -40,6 +39,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             parser.error(f"--{name} {value}: use a number from {low} to {high}")
     try:
         args.twins = [make_game(args.env_id, partial_obs, args.obs_size) for partial_obs in (False, True)]
+        full, _ = args.twins
+        markov.check_secrets(jax.eval_shape(full.reset_state, jax.random.key(0), full.default_params), args.secrets)
     except ValueError as error:
         parser.error(str(error))
     return args
@@ -48,7 +49,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def described(example: markov.Counterexample) -> str:
     """A counterexample in one line."""
     fields = [value_of(name, *(getattr(state, name) for state in example.states)) for name in example.fields]
-    then = ", ".join(ACTIONS[action] for action in example.actions)
+    then = ", ".join(ACTION_NAMES[action] for action in example.actions)
     verb = "differs" if len(example.outcomes) == 1 else "differ"
     return f"states that differ in {listed(fields)}: after {then}, the {listed(example.outcomes)} {verb}"
 

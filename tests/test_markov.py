@@ -11,19 +11,12 @@ import numpy as np
 import pytest
 from harness import EASY_IDS, IDS, facts, field_names, frames, only_usually, same_pictures, size, states_met, step, take
 
+from popgym_arcade.environments import markov
+
 EXACT = [env_id for env_id in IDS if facts(env_id)[0].markov == "exact"]
 PIXEL = [env_id for env_id in IDS if facts(env_id)[0].markov == "pixel"]
 BASES = 150  # states that undergo surgery, per field and kind
-
-
-def look_alikes(states, draw, most=200):
-    """Pairs of different states with the same frame. Differing in time alone counts: time is not in the frame."""
-    groups = {}
-    for i, frame in enumerate(draw(states)):
-        groups.setdefault(frame.tobytes(), []).append(i)
-    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:most]
-    one, other = np.array(pairs, int).reshape(-1, 2).T
-    return take(states, one), take(states, other)
+PAIRS = 200  # met in play
 
 
 def surgery(env_id, states, rng):
@@ -92,7 +85,8 @@ def counterexamples(env_id, draw, states, others):
 def search(env_id, draw):
     """For the pairs met in play, and then for surgery on each field: counterexamples, number of look-alikes."""
     states = states_met(env_id, 1000)
-    yield counterexamples(env_id, draw, *look_alikes(states, draw))
+    _, *pairs = markov.look_alikes(states, draw(states), secrets=())
+    yield counterexamples(env_id, draw, *(take(pair, slice(PAIRS)) for pair in pairs))
     for _, base, altered in surgery(env_id, take(states, slice(0, 2 * BASES)), np.random.default_rng(5)):
         yield counterexamples(env_id, draw, base, altered)
 

@@ -359,7 +359,7 @@ def test_the_page_moves_in_a_browser(folder, tmp_path, browser):
         told = [bar.text.split("\n")[-1].replace("-0.000", "0.000") for bar in bars]
         assert told == values and bars[0].text.startswith("up")
         chosen = section.find_elements(By.CSS_SELECTOR, ".bar.chosen")
-        assert len(chosen) == 1 and chosen[0].text.split("\n")[0] == saliency.ACTIONS[each.trajectory.action[3]]
+        assert len(chosen) == 1 and chosen[0].text.split("\n")[0] == saliency.ACTION_NAMES[each.trajectory.action[3]]
     with_maps = browser.execute_script(COLOURED, 0)
     browser.find_element(By.ID, "over").click()
     time.sleep(0.5)

@@ -293,8 +293,7 @@ def test_a_checkpoint_whose_files_another_version_would_have_written_is_refused(
 
 
 def test_memory_does_not_grow_with_the_chunks(tmp_path, monkeypatch):
-    """
-    Of this process, without the files that it has mapped; the first 200 chunks are left out.
+    """Of this process, without the files that it has mapped; the first 200 chunks are left out.
 
     A leak grows in every hundred chunks. The allocator, which keeps what other tests have freed, now and then takes
     some MB at once: the median of the growths ignores a single such step. Arrays are counted exactly.

@@ -15,6 +15,7 @@ from popgym_arcade.environments.identity import fingerprint
 
 OBS_SIZES = (128, 256)
 UP, DOWN, LEFT, RIGHT, FIRE = range(5)
+ACTION_NAMES = ("up", "down", "left", "right", "fire")
 
 
 @struct.dataclass

@@ -67,15 +67,20 @@ def search(
 
     Raises ValueError for an unknown field, or a secret that is in the frame.
     """
-    names = [field.name for field in dataclasses.fields(states)]
-    for name in secrets:
-        if name not in names:
-            raise ValueError(f"the state has no field {name!r}; it has {', '.join(names)}")
+    check_secrets(states, secrets)
     repeated, ones, others = look_alikes(states, frames(env, states), secrets)
     if secrets and not all(map(np.array_equal, frames(env, ones), frames(env, others))):
         raise ValueError(f"the frame shows {' or '.join(secrets)}: what it shows is not secret")
     found = list(counterexamples(env, ones, others, depth, key))
     return Search(repeated, size(ones), sorted(found, key=lambda x: (len(x.fields), len(x.actions))))
+
+
+def check_secrets(state: ArcadeState, secrets: Sequence[str]) -> None:
+    """Raises ValueError for a secret that is not a field of the state."""
+    names = [field.name for field in dataclasses.fields(state)]
+    for name in secrets:
+        if name not in names:
+            raise ValueError(f"the state has no field {name!r}; it has {', '.join(names)}")
 
 
 def hidden_share(states: ArcadeState, twins: Iterable[ArcadeEnvironment]) -> float:
