@@ -11,11 +11,9 @@ Writes `gap_and_bias.png`, `gap_and_bias.csv`, `cells.csv` and `missing.csv`. A 
 with one memory on one twin of one environment, where it was both trained and evaluated. Shapes: S seeds of a cell.
 """
 
-import csv
 import glob
 import math
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +27,8 @@ import popgym_arcade
 from popgym_arcade.analysis.command_line import AnalysisArgs, launch
 from popgym_arcade.analysis.interquartile import Estimate, estimate
 from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.reference_returns import reference_returns
+from popgym_arcade.analysis.tables import read_table
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName, Range
 from popgym_arcade.baselines.running.files import write_csv
@@ -44,8 +44,7 @@ COLUMNS = (
     *("algorithm", "memory", "env_id", "quantity", "value", "low", "high", "seeds_min", "seeds_max", "ids", "env_ids"),
 )
 MISSING_COLUMNS = ("algorithm", "memory", "env_id", "twin", "why")
-READ_OF_EVAL = {"global_step", "seed", "env_id", "partial_obs", "policy", "return_mean"}
-READ_OF_EVALUATE = READ_OF_EVAL | {"run", "script", "memory", "trained_env_id", "trained_partial_obs"}
+READ = {"run", "script", "memory", "global_step", "seed", "env_id", "partial_obs", "policy", "return_mean"}
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -54,15 +53,17 @@ READ_OF_EVALUATE = READ_OF_EVAL | {"run", "script", "memory", "trained_env_id", 
 @dataclass(frozen=True)
 class Args(AnalysisArgs):
     runs: tuple[PathName, ...]
-    """run folders, tables of evaluate.py, folders with such a table, or patterns that match some"""
+    """run folders, tables of evaluate.py or benchmark/report.py, or patterns that match some"""
     no_memory: str = "none"
     """memory that the bias is measured against: none (the script without one) or another, such as MLP"""
+    normalised: bool = False
+    """scale returns so that 0 is the random policy and 1 the best possible; only for popgym_arcade's ids"""
     resamples: Annotated[int, Range(100)] = 2_000
     """bootstrap resamples"""
 
     def check(self) -> None:
         if not self.runs:
-            raise UserError("--runs: name run folders, or tables of evaluate.py")
+            raise UserError("--runs: name run folders, or tables of evaluations")
 
 
 # ------------------------------------------------------------------------------------------------------- evaluations
@@ -90,11 +91,11 @@ class Score:
     step: int
     value: float
     run: str
-    source: Path  # run folder, or table of evaluate.py
+    source: Path  # run folder, or table
 
     @property
-    def is_of_evaluate(self) -> bool:
-        """Whether evaluate.py measured it, and not the training."""
+    def is_of_table(self) -> bool:
+        """Whether it comes from a table, and not from the run's own folder."""
         return self.source.suffix == ".csv"
 
     def __str__(self) -> str:
@@ -107,7 +108,7 @@ def find_sources(patterns: tuple[str, ...]) -> list[Path]:
     for pattern in patterns:
         found = [source for path in sorted(glob.glob(pattern)) if (source := source_at(Path(path)))]
         if not found:
-            raise UserError(f"--runs {pattern}: no run folder there (one with an args.json), and no evaluate.csv")
+            raise UserError(f"--runs {pattern}: no run folder there (one with an args.json), and no table")
         sources |= dict.fromkeys(path.resolve() for path in found)
     return list(sources)
 
@@ -121,75 +122,56 @@ def source_at(path: Path) -> Path | None:
     return path if path.is_file() and path.suffix == ".csv" else None
 
 
-def read_table(path: Path, columns: set[str], read_row: Callable[[dict], Score | None]) -> list[Score]:
-    """The rows of a CSV file, read by `read_row`, without None. Raises UserError if the file cannot be read."""
-    try:
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            rows, lacking = list(reader), sorted(columns - set(reader.fieldnames or ()))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if lacking:
-        raise UserError(f"{path} is not a table of evaluations: it lacks {', '.join(lacking)}")
-    scores = []
-    for line, row in enumerate(rows, start=2):
+def read_evaluations(source: Path) -> list[Score]:
+    """The greedy policy's last evaluation of every seed, from a run folder or a table.
+
+    Only those on the environment and twin of the training count. Raises UserError for files that cannot be read.
+    """
+    if source.suffix == ".csv":
+        path, origin = source, {}
+    else:
+        about = read_about(source)
+        memory = str(about["args"].get("memory", "none"))
+        path, origin = source / "eval.csv", {"run": source.name, "script": about["script"], "memory": memory}
+    scores: dict[tuple, Score] = {}
+    for line, row in enumerate(read_table(path, READ - {*origin}), start=2):
         try:
-            scores.append(read_row(row))
+            score = read_score(row | origin, source)
         except (ValueError, TypeError, AttributeError):
-            raise UserError(f"{path} cannot be read: line {line} is damaged") from None
-    return [score for score in scores if score is not None]
+            raise UserError(f"{path}: line {line} is damaged") from None
+        key = score.run, score.cell, score.seed
+        if counts(row) and (key not in scores or score.step >= scores[key].step):
+            scores[key] = score
+    return list(scores.values())
 
 
-def read_score(row: dict, script: str, memory: str, run: str, source: Path) -> Score:
-    """A row of `eval.csv` or of `evaluate.csv`. Raises ValueError or TypeError if it is damaged."""
+def read_score(row: dict, source: Path) -> Score:
+    """A row of a source. Raises ValueError, TypeError or AttributeError if it is damaged."""
     twin = {"False": "mdp", "True": "pomdp"}.get(row["partial_obs"])
     value = float(row["return_mean"])
     if twin is None or not math.isfinite(value):
         raise ValueError
-    cell = Cell(script.removesuffix("_mlp").removesuffix("_rnn"), memory, row["env_id"], twin)
-    return Score(cell, seed=int(row["seed"]), step=int(row["global_step"]), value=value, run=run, source=source)
+    cell = Cell(row["script"].removesuffix("_mlp").removesuffix("_rnn"), row["memory"], row["env_id"], twin)
+    return Score(cell, int(row["seed"]), int(row["global_step"]), value, row["run"], source)
 
 
-def read_run(folder: Path) -> list[Score]:
-    """A run's last greedy evaluation of every seed, if there is one. Raises UserError for damaged files."""
-    about = read_about(folder)
-    script, memory = about["script"], str(about["args"].get("memory", "none"))
-
-    def read_row(row: dict) -> Score | None:
-        score = read_score(row, script, memory, folder.name, folder)
-        return score if row["policy"] == "greedy" else None
-
-    return last_of_each(read_table(folder / "eval.csv", READ_OF_EVAL, read_row))
-
-
-def read_evaluate(path: Path) -> list[Score]:
-    """The greedy evaluations in a table of evaluate.py, of agents on the environment and twin they were trained on."""
-
-    def read_row(row: dict) -> Score | None:
-        score = read_score(row, row["script"], row["memory"], row["run"], path)
-        own = (row["trained_env_id"], row["trained_partial_obs"]) == (row["env_id"], row["partial_obs"])
-        return score if own and row["policy"] == "greedy" else None
-
-    return last_of_each(read_table(path, READ_OF_EVALUATE, read_row))
-
-
-def last_of_each(scores: list[Score]) -> list[Score]:
-    """The score of the last step for each run, cell and seed."""
-    lasts = {(score.run, score.cell, score.seed): score for score in sorted(scores, key=lambda score: score.step)}
-    return list(lasts.values())
+def counts(row: dict) -> bool:
+    """Whether it is an evaluation of the greedy policy on the environment and twin of the training."""
+    own = all(row.get(f"trained_{name}", row[name]) == row[name] for name in ("env_id", "partial_obs"))
+    return own and row["policy"] == "greedy"
 
 
 def gather(scores: list[Score]) -> dict[Cell, list[Score]]:
-    """The scores by cell, one for each seed, in order. A run given twice counts once, preferably by evaluate.py.
+    """The scores by cell, one for each seed, in order. A run given twice counts once, preferably in a table.
 
     Raises:
         UserError: if two runs, or two different evaluations of one, have the same seed of a cell
     """
     cells: dict[Cell, dict[int, Score]] = {}
-    for score in sorted(scores, key=lambda score: not score.is_of_evaluate):
+    for score in sorted(scores, key=lambda score: not score.is_of_table):
         seeds = cells.setdefault(score.cell, {})
         other = seeds.setdefault(score.seed, score)
-        if other.run == score.run and other.is_of_evaluate and not score.is_of_evaluate:
+        if other.run == score.run and other.is_of_table and not score.is_of_table:
             continue
         if (other.run, other.step, other.value) != (score.run, score.step, score.value):
             raise UserError(f"{score.cell} seed {score.seed} appears twice: in {other} and in {score}")
@@ -205,6 +187,7 @@ class Study:
 
     cells: dict[Cell, list[Score]]
     no_memory: str
+    normalised: bool
 
     @property
     def agents(self) -> list[tuple[str, str]]:
@@ -217,8 +200,9 @@ class Study:
         return sorted({cell.env_id for cell in self.cells})
 
     def returns(self, cell: Cell) -> np.ndarray:
-        """The scores [S] of a cell."""
-        return np.array([score.value for score in self.cells[cell]])
+        """The scores [S] of a cell, in the game's own units or normalised."""
+        low, best = reference_returns()[cell.env_id] if self.normalised else (0, 1)
+        return (np.array([score.value for score in self.cells[cell]]) - low) / (best - low)
 
 
 @dataclass(frozen=True)
@@ -235,15 +219,18 @@ def read_study(args: Args) -> tuple[Study, list[str]]:
     Raises:
         UserError: for files that cannot be read, a seed that appears twice, and if there is neither a gap nor a bias
     """
-    read = {path: read_evaluate(path) if path.suffix == ".csv" else read_run(path) for path in find_sources(args.runs)}
+    read = {source: read_evaluations(source) for source in find_sources(args.runs)}
     notes = [f"left out, no greedy evaluation on its own twin: {path}" for path, scores in read.items() if not scores]
     cells = gather([score for scores in read.values() for score in scores])
     twins = {*popgym_arcade.REGISTERED_ENVIRONMENTS, *(cell.env_id for cell in cells if cell.twin == "pomdp")}
     without = sorted({cell.env_id for cell in cells} - twins)
     notes += [f"left out, no twins: {', '.join(without)}"] if without else []
-    study = Study({cell: scores for cell, scores in cells.items() if cell.env_id in twins}, args.no_memory)
+    there = {cell: scores for cell, scores in cells.items() if cell.env_id in twins}
+    study = Study(there, args.no_memory, args.normalised)
     if not study.cells:
         raise UserError(f"nothing to compare: {'; '.join(notes)}")
+    if args.normalised and (unknown := {*study.env_ids} - {*reference_returns()}):
+        raise UserError(f"--normalised: the random and the best return of {min(unknown)} are not known")
     memories = sorted({memory for _, memory in study.agents})
     if args.no_memory not in {"none", *memories}:
         raise UserError(f"--no-memory {args.no_memory}: no run has this memory; they have {', '.join(memories)}")
@@ -393,16 +380,11 @@ def table(study: Study, estimates: dict[Task, Estimate]) -> str:
         for quantity in heads:
             task, value = found.get((*agent, quantity), (None, None))
             note = remark(study, agent, quantity, task)
-            line.append(note if task is None else with_interval(value) + (f" ({note})" if note else ""))
+            line.append(note if task is None else f"{value}" + (f", {note}" if note else ""))
         lines.append(line)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
     return "\n".join(line.rstrip() for line in padded)
-
-
-def with_interval(found: Estimate) -> str:
-    """A value and its interval as text."""
-    return f"{found.value:.3f}" + ("" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]")
 
 
 # ----------------------------------------------------------------------------------------------------------- picture
@@ -455,6 +437,7 @@ def caption(study: Study, estimates: dict[Task, Estimate]) -> str:
     seeds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
     ids = ", ".join(study.env_ids) if len(study.env_ids) < 10 else f"{len(study.env_ids)} ids"
     points = f"Interquartile mean and 95% stratified bootstrap interval over seeds ({seeds} per cell) on {ids}."
+    points += " Returns: 0 is the random policy, 1 the best possible." if study.normalised else ""
     return textwrap.fill(points, 105) + ("\nHollow points: on some of these ids only." if hollow else "")
 
 

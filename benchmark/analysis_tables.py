@@ -15,7 +15,6 @@ Pages include the tables with `<!-- report: FILE -->` (benchmark/report.py --doc
 With several seeds of evaluate.py, the interval is the same bootstrap, over the means of the seeds.
 """
 
-import csv
 import re
 import shutil
 from collections.abc import Callable
@@ -26,7 +25,7 @@ import numpy as np
 
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.intervals import interval
-from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown, read_csv
+from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown, read_table
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 
@@ -256,10 +255,7 @@ LAYOUTS: dict[str, Callable[[list[dict]], list[dict]]] = {  # keyed by a column 
 
 def table(path: Path) -> str | None:
     """The Markdown table of an analysis script's CSV, None for any other CSV. Raises UserError if it is not a table."""
-    try:
-        rows = read_csv(path)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"--csv {path}: {getattr(error, 'strerror', None) or 'this is not a table'}") from None
+    rows = read_table(path, flag="--csv")
     layouts = [LAYOUTS[name] for name in LAYOUTS if rows and name in rows[0] and "runs" not in rows[0]]
     if not layouts:
         return None

@@ -4,7 +4,8 @@
     python benchmark/churn.py --csv docs/figures/churn.csv --out docs/figures/churn
 
 The first command reads the TensorBoard events of the runs. It writes OUT.csv (a row for each run, seed and tenth of the
-training) and, from that file alone, OUT.md and OUT.png. The second makes these again.
+training) and, from that file alone, OUT.md and OUT.png. The second makes these again. With --runs as well, it adds
+their rows.
 
 Churn is the share of steps whose greedy action one gradient step changes, or all gradient steps of a rollout but the
 last (Schaul et al. 2022, https://arxiv.org/abs/2206.00730). The table and the dots are interquartile means over ids and
@@ -24,7 +25,7 @@ import popgym_arcade
 from popgym_arcade.analysis.command_line import launch
 from popgym_arcade.analysis.interquartile import Estimate, estimate
 from popgym_arcade.analysis.runs import find_runs, read_run, scalars
-from popgym_arcade.analysis.tables import MEMORIES_IN_WORDS, TWINS_IN_WORDS, markdown, read_csv, write_table
+from popgym_arcade.analysis.tables import MEMORIES_IN_WORDS, TWINS_IN_WORDS, markdown, read_table, write_table
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.running.churn import CHURN
@@ -40,13 +41,13 @@ class Args:
     runs: tuple[PathName, ...] = ()
     """run folders, or patterns that match some"""
     csv: PathName = ""
-    """table of an earlier call, instead of runs"""
+    """table of an earlier call, instead of or in addition to runs"""
     out: PathName = ""
     """path of the files to write, without their endings"""
 
     def checked(self) -> "Args":
         """These arguments. Raises UserError for flags that do not go together."""
-        if bool(self.runs) == bool(self.csv) or not self.out:
+        if not (self.runs or self.csv) or not self.out:
             raise UserError("give --runs or --csv, and --out")
         return self
 
@@ -80,16 +81,23 @@ def tenths(curve: list, total: int) -> np.ndarray:
     return np.array([value[place == k].mean() if (place == k).any() else np.nan for k in range(TENTHS)])
 
 
-def collect(patterns: tuple[str, ...]) -> list[dict]:
-    """The rows of all runs. Raises UserError for a pattern that matches none, and for a seed that appears twice."""
-    rows, runs = [], {}
-    for folder in find_runs(patterns, holding="eval.csv"):
-        for row in rows_of(folder):
-            cell = tuple(row[name] for name in ("memory", "env_id", "twin", "seed"))
-            if runs.setdefault(cell, folder) != folder:
-                raise UserError(f"{' '.join(map(str, cell))} appears twice, in {runs[cell]} and in {folder}")
-            rows.append(row)
-    return rows
+def collect(patterns: tuple[str, ...], table: str = "") -> list[dict]:
+    """The rows of an earlier table and of all runs; a run that is in both counts once.
+
+    Raises UserError for a pattern that matches no run, and for a seed that appears twice.
+    """
+    found = {table: read_table(Path(table), COLUMNS, "--csv")} if table else {}
+    known = {row["run"] for rows in found.values() for row in rows}
+    folders = find_runs(patterns, holding="eval.csv") if patterns else []
+    found |= {str(folder): list(rows_of(folder)) for folder in folders if folder.name not in known}
+    sources: dict[tuple, str] = {}
+    for source, rows in found.items():
+        for row in rows:
+            *cell, tenth = (str(row[name]) for name in ("memory", "env_id", "twin", "seed", "tenth"))
+            other = sources.setdefault((*cell, tenth), source)
+            if other != source:
+                raise UserError(f"{' '.join(cell)} appears twice, in {other} and in {source}")
+    return [row for rows in found.values() for row in rows]
 
 
 # --------------------------------------------------------------------------------------------------------------- churn
@@ -126,15 +134,8 @@ def table(rows: list[dict]) -> str:
     lines = []
     for memory in memories_of(rows):
         found = [of_memory(rows, memory, twin, name) for twin, name in kinds]
-        lines.append([MEMORIES_IN_WORDS.get(memory, memory), *map(in_words, found)])
+        lines.append([MEMORIES_IN_WORDS.get(memory, memory), *("" if each is None else str(each) for each in found)])
     return markdown(["memory", *(f"{TWINS_IN_WORDS[twin]}, {IN_WORDS[name]}" for twin, name in kinds)], lines)
-
-
-def in_words(found: Estimate | None) -> str:
-    """A cell of the table."""
-    if found is None:
-        return ""
-    return f"{found.value:.3f}" + ("" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})")
 
 
 # ------------------------------------------------------------------------------------------------------------- picture
@@ -193,7 +194,7 @@ def draw_by_memory(axes: Axes, rows: list[dict], memories: list[str]) -> None:
 def main(args: Args) -> None:
     """Writes the table and the picture."""
     args = args.checked()
-    rows = collect(args.runs) if args.runs else read_csv(Path(args.csv))
+    rows = collect(args.runs, args.csv)
     write_table(args.out, COLUMNS, rows, table(rows))
     draw(rows).savefig(f"{args.out}.png", dpi=120)
 

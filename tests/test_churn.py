@@ -8,6 +8,7 @@ import pytest
 from test_report import write_events
 
 from benchmark import churn
+from popgym_arcade.analysis.tables import read_csv
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.churn import CHURN
 
@@ -35,7 +36,7 @@ def test_churn_by_tenth_memory_and_twin(tmp_path):
     write_training(tmp_path / "runs", "MLP", "SkittlesEasy", True, 0.6)
     out = tmp_path / "out" / "churn"
     churn.main(churn.Args(runs=(f"{tmp_path}/runs/*",), out=str(out)))
-    rows = churn.read_csv(Path(f"{out}.csv"))
+    rows = read_csv(Path(f"{out}.csv"))
     assert len(rows) == 3 * 2 * 10
     first = next(row for row in rows if (row["memory"], row["twin"], row["seed"]) == ("GRU", "pomdp", "1"))
     assert first["tenth"] == "1" and float(first["churn_per_step"]) == pytest.approx(0.41 * (0.95 + 0.9) / 2, abs=1e-5)
@@ -47,11 +48,16 @@ def test_churn_by_tenth_memory_and_twin(tmp_path):
     before = [Path(f"{out}{ending}").read_bytes() for ending in (".csv", ".md", ".png")]
     churn.main(churn.Args(csv=f"{out}.csv", out=str(out)))
     assert before == [Path(f"{out}{ending}").read_bytes() for ending in (".csv", ".md", ".png")]
+    more = write_training(tmp_path / "more", "LRU", "SkittlesEasy", True, 0.5)
+    churn.main(churn.Args(csv=f"{out}.csv", runs=(f"{tmp_path}/runs/*", str(more)), out=f"{out}_more"))
+    both = read_csv(Path(f"{out}_more.csv"))
+    assert both[: len(rows)] == rows and len(both) == len(rows) + 2 * 10  # what the table has counts once
+    assert {row["memory"] for row in both[len(rows) :]} == {"LRU"}
 
 
 def test_the_table_of_the_page_comes_from_its_file():
     folder = Path(__file__).parent.parent / "docs/figures/memory_study"
-    assert churn.table(churn.read_csv(folder / "churn.csv")) == (folder / "churn.md").read_text()
+    assert churn.table(read_csv(folder / "churn.csv")) == (folder / "churn.md").read_text()
 
 
 def test_the_axes_are_labelled_with_exact_percentages(tmp_path):
@@ -88,6 +94,8 @@ def test_what_cannot_be_shown_is_refused(tmp_path):
         ({"runs": (f"{tmp_path}/[ab]/*",)}, "GRU SkittlesEasy pomdp 0 appears twice"),
         ({"runs": (f"{tmp_path}/runs/*",)}, "train it with --log-churn"),
         ({"runs": (f"{tmp_path}/none/*",)}, "no run folder there"),
+        ({"csv": f"{tmp_path}/none.csv"}, "--csv .*none.csv: No such file"),
+        ({"csv": f"{several}/eval.csv"}, "--csv .*eval.csv: it lacks churn_per_rollout, churn_per_step, memory"),
         ({}, "give --runs or --csv"),
     ):
         with pytest.raises(UserError, match=error):

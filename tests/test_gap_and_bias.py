@@ -6,9 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from test_report import report
 
 import gap_and_bias
 from gap_and_bias import Args
+from popgym_arcade.analysis.reference_returns import reference_returns
 from popgym_arcade.baselines.errors import UserError
 
 EVAL = ("global_step", "seed", "env_id", "partial_obs", "policy", "episodes", "return_mean")
@@ -110,6 +112,28 @@ def test_the_baseline_can_be_named(tmp_path):
     assert ("GRU", "BreakoutEasy", "bias") not in found and ("MLP", "all", "bias") not in found
 
 
+def test_a_report_counts_as_its_runs(tmp_path):
+    hand_made(tmp_path / "runs")
+    report.main(report.Args(runs=(f"{tmp_path}/runs/*GRU*",), out=str(tmp_path / "report")))
+    found = values_of(analyse(tmp_path, str(tmp_path / "report.csv"), f"{tmp_path}/runs/*none*"))
+    assert found == pytest.approx(HAND_MADE)
+
+
+def test_normalised_returns_give_every_game_the_same_range(tmp_path, capsys):
+    hand_made(tmp_path / "runs")
+    found = values_of(analyse(tmp_path, normalised=True))
+    for env_id in ("NavigatorEasy", "BreakoutEasy"):
+        low, best = reference_returns()[env_id]
+        assert found["GRU", env_id, "mdp_return"] == pytest.approx(
+            (HAND_MADE["GRU", env_id, "mdp_return"] - low) / (best - low)
+        )
+        assert found["GRU", env_id, "gap"] == pytest.approx(HAND_MADE["GRU", env_id, "gap"] / (best - low))
+    write_run(tmp_path / "own", "pqn_rnn", "GRU", "my_game:MyGame", "pomdp", [0.5])
+    with pytest.raises(UserError, match="--normalised: the random and the best return of my_game:MyGame"):
+        analyse(tmp_path, f"{tmp_path}/runs/*", f"{tmp_path}/own/*", normalised=True, out=str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
 # ---------------------------------------------------------------------------------------------------------- intervals
 
 
@@ -149,8 +173,8 @@ def test_missing_cells_are_named_and_not_made_up(tmp_path, capsys):
     assert not [key for key in found if key[0] == "MinGRU" and key[2] == "gap"]
     (line,) = re.findall(r"^pqn +MinGRU  .*", told, re.MULTILINE)
     returned, gap, bias = re.split(r"  +", line)[2:]
-    assert (returned, gap) == ("0.500 [0.500, 0.500] (1/2 ids)", "missing")
-    assert bias.startswith("0.200 [") and bias.endswith("] (1/2 ids)")
+    assert (returned, gap) == ("0.500 (0.500 to 0.500), 1/2 ids", "missing")
+    assert bias.startswith("0.200 (") and bias.endswith("), 1/2 ids")
 
 
 def test_ids_without_twins_and_runs_without_evaluation_are_left_out_in_one_line(tmp_path, capsys):
@@ -215,12 +239,12 @@ REFUSALS = {  # folder or pattern: words of the line
     "nothing*": r"--runs \S+nothing\*: no run folder there",
     "empty": r"--runs \S+empty: no run folder there",
     "file": r"--runs \S+file: no run folder there",
-    "no_table/*": r"no_table/\S+eval.csv cannot be read: No such file",
-    "torn/*": r"torn/\S+eval.csv cannot be read: line 5 is damaged",
-    "binary/*": r"binary/\S+eval.csv cannot be read: .*decode",
-    "columns/*": r"columns/\S+eval.csv is not a table of evaluations: it lacks return_mean",
+    "no_table/*": r"no_table/\S+eval.csv: No such file",
+    "torn/*": r"torn/\S+eval.csv: line 5 is damaged",
+    "binary/*": r"binary/\S+eval.csv: this is not a table",
+    "columns/*": r"columns/\S+eval.csv: it lacks return_mean",
     "no_args/*": r"no_args/\S+ is not a run folder: it has no readable args.json",
-    "nan.csv": r"nan.csv cannot be read: line 2 is damaged",
+    "nan.csv": r"nan.csv: line 2 is damaged",
     "vectors/*": r"nothing to compare: left out, no twins: CartPole-v1",
     "half/*": r"nothing to compare: no memory has runs on both twins",
     "twice/*": r"pqn GRU NavigatorEasy mdp seed 0 appears twice: in \S+/runs/Nav\S+ and in \S+/twice/Nav\S+",

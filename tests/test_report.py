@@ -28,7 +28,7 @@ sys.path.append(str(ROOT / "benchmark"))
 import report  # noqa: E402
 from reporting.cells import Cell, average, can_be_normalised, make_cells, normalised  # noqa: E402
 from reporting.pictures import draw_curves, draw_over, draw_together, from_the_start, parameter  # noqa: E402
-from reporting.rows import collect, minutes_at, read_table  # noqa: E402
+from reporting.rows import collect, minutes_at, read_earlier  # noqa: E402
 from reporting.statistics import interval, interval_of, iqm  # noqa: E402
 from reporting.tables import by_words, in_words, summary, table, table_half_way  # noqa: E402
 from reporting.together import THRESHOLDS, profile_rows, put_together, shares_above, table_together  # noqa: E402
@@ -638,7 +638,7 @@ TABLES = sorted(path for path in (ROOT / "docs/figures").glob("*.csv") if path.w
 def test_the_tables_of_the_pages_come_from_their_files(path):
     with path.open(newline="") as file:
         by = next(csv.reader(file))[1]
-    cells = make_cells(read_table(str(path), by), by)
+    cells = make_cells(read_earlier(str(path), by), by)
     assert table(cells, by) == path.with_suffix(".md").read_text()
     arcade = [cell for cell in cells if can_be_normalised(cell)]
     wide = path.with_name(f"{path.stem}_summary.md")
@@ -667,7 +667,7 @@ def test_every_table_is_on_a_page():
 
 def test_the_page_of_the_memories_says_how_long_each_keeps_a_bit():
     page = (ROOT / "docs/memories.md").read_text()
-    cells = make_cells(read_table(str(ROOT / "docs/figures/memory_length.csv"), "memory"), "memory")
+    cells = make_cells(read_earlier(str(ROOT / "docs/figures/memory_length.csv"), "memory"), "memory")
     found: dict[str, dict[float, Cell]] = {}
     for cell in cells:
         found.setdefault(cell.group, {})[parameter(cell, "memory_length")] = cell

@@ -1,6 +1,5 @@
 """Rows of a report: the evaluations of runs, from their folders or from tables of earlier reports."""
 
-import csv
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ import numpy as np
 
 from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.runs import find_runs, read_run, scalars
-from popgym_arcade.analysis.tables import read_csv
+from popgym_arcade.analysis.tables import read_table
 from popgym_arcade.baselines.errors import UserError
 
 NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "training_return"}  # columns of OUT.csv
@@ -96,6 +95,7 @@ def rows_of(folder: Path, name: str, by: str, training: bool) -> Iterator[dict]:
     """
     about, rows = read_run(folder)
     group = group_of(about, by)
+    agent = {"script": about["script"], "memory": about["args"].get("memory", "none")}
     origin = {key: about[key] for key in ("git_commit", "device") if about.get(key)}
     if not any(row["policy"] == "greedy" for row in rows):
         print(f"left out: {folder} has no evaluation of the greedy policy", file=sys.stderr)
@@ -116,7 +116,7 @@ def rows_of(folder: Path, name: str, by: str, training: bool) -> Iterator[dict]:
             charts = row["task"] if tasks > 1 else "charts"
             mean = last_episodes(seeded if seeded.exists() else folder, charts=charts)
             more |= {} if mean is None else {"training_return": mean}
-        yield {"run": name, by: group, **row, **more, **origin}
+        yield {"run": name, by: group, **agent, **row, **more, **origin}
 
 
 def collect(patterns: Sequence[str], by: str, training: bool = False) -> list[dict]:
@@ -136,18 +136,13 @@ def collect(patterns: Sequence[str], by: str, training: bool = False) -> list[di
     return [{name: str(value) for name, value in row.items()} for row in rows]
 
 
-def read_table(path: str, by: str) -> list[dict]:
+def read_earlier(path: str, by: str) -> list[dict]:
     """The rows of an earlier report's table, without empty values. Raises UserError if it is not such a table."""
-    try:
-        rows = [{name: value for name, value in row.items() if value} for row in read_csv(Path(path))]
-    except OSError as error:
-        raise UserError(f"--csv {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise UserError(f"--csv {path}: this is not a table") from None
     columns = {by, "run", "seed", "env_id", "partial_obs", "policy", "global_step", "return_mean"}
-    lacking = columns - set(rows[0] if rows else ())
-    if lacking:
-        raise UserError(f"--csv {path}: it lacks {', '.join(sorted(lacking))}")
+    found = read_table(Path(path), columns, "--csv")
+    rows = [{name: value for name, value in row.items() if value} for row in found]
+    if not rows:
+        raise UserError(f"--csv {path}: it has no rows")
     for line, row in enumerate(rows, 2):
         wrong = [name for name in NUMBERS & set(row) if not is_number(row[name])] + sorted(columns - set(row))
         if wrong:
@@ -157,7 +152,7 @@ def read_table(path: str, by: str) -> list[dict]:
 
 def all_rows(patterns: Sequence[str], tables: Sequence[str], by: str, training: bool) -> list[dict]:
     """Rows of the earlier tables, then of the runs. If a run is in several of them, the last one counts."""
-    found = [read_table(path, by) for path in tables]
+    found = [read_earlier(path, by) for path in tables]
     if patterns:
         found.append(collect(patterns, by, training))
     last = {row["run"]: at for at, table in enumerate(found) for row in table}

@@ -137,9 +137,7 @@ def above(scores: list[np.ndarray], others: list[np.ndarray] | None) -> str:
     """The difference of two groups in words; empty for a group and itself, or if the other is not there."""
     if others is None or scores is others:
         return ""
-    found = estimate(scores, others)
-    within = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
-    return unbroken(f"{found.value:.3f}{within}")
+    return unbroken(str(estimate(scores, others)))
 
 
 def profile_rows(together: list[Together], by: str) -> list[dict]:

@@ -21,6 +21,9 @@ class Estimate:
     low: float | None
     high: float | None
 
+    def __str__(self) -> str:
+        return f"{self.value:.3f}" + ("" if self.low is None else f" ({self.low:.3f} to {self.high:.3f})")
+
 
 def estimate(first: Sequence[np.ndarray], second: Sequence[np.ndarray] = (), resamples: int = 2_000) -> Estimate:
     """The interquartile mean of the scores [S] of each id in `first`, minus that of `second` if there is any.

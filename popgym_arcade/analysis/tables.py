@@ -1,7 +1,7 @@
 """Tables: CSV for programs, Markdown for the pages."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 TWINS_IN_WORDS = {"mdp": "fully observable", "pomdp": "partially observable", "single": "", "": ""}
@@ -12,6 +12,27 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows of a file, every value as text. Raises OSError, UnicodeDecodeError or csv.Error if it cannot be read."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def read_table(path: Path, columns: Collection[str] = (), flag: str = "") -> list[dict[str, str]]:
+    """The rows of a file that a user named, with `flag` if not empty.
+
+    Raises UserError if the file cannot be read or lacks some of the columns.
+    """
+    from popgym_arcade.baselines.errors import UserError  # some read this file without the package
+
+    where = f"{flag} {path}".strip()
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file, strict=True)
+            rows, found = list(reader), reader.fieldnames or ()
+    except OSError as error:
+        raise UserError(f"{where}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise UserError(f"{where}: this is not a table") from None
+    if lacking := sorted({*columns} - {*found}):
+        raise UserError(f"{where}: it lacks {', '.join(lacking)}")
+    return rows
 
 
 def write_table(out: str, columns: Iterable[str], rows: Iterable[dict], text: str) -> None:
