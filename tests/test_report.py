@@ -488,6 +488,9 @@ def test_a_table_can_be_extended_by_more_runs(tmp_path):
     with table.open(newline="") as file:
         found = [(row["run"], row["return_mean"]) for row in csv.DictReader(file) if row["policy"] == "greedy"]
     assert found == [("gru", "0.5"), ("lru", "0.25"), ("lru", "0.75"), ("mlp", "0.125")]
+    by = "script+memory"  # of a table that was made with another --by
+    cells = make_cells(read_earlier(str(table), by), by)
+    assert [cell.group for cell in cells] == ["pqn_rnn+GRU", "pqn_rnn+LRU", "pqn_rnn+MLP"]
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -559,7 +562,8 @@ def test_a_map_shows_how_many_seeds_reach_a_return_and_when(tmp_path, monkeypatc
             "--solved shows returns over a parameter: name it with --over",
         ),
         ("--csv FOLDER/none.csv --out OUT", "none.csv: No such file"),
-        ("--csv FOLDER/a0/eval.csv --out OUT", "it lacks memory, run"),
+        ("--csv FOLDER/a0/eval.csv --out OUT", "eval.csv: it lacks run"),
+        ("--csv FOLDER/young.csv --by script+memory --out OUT", "young.csv: it lacks script"),
         ("--docs FOLDER/page.md", "asks for nothing.md, which does not exist"),
     ],
 )

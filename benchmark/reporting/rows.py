@@ -12,6 +12,7 @@ from popgym_arcade.analysis.tables import read_table
 from popgym_arcade.baselines.errors import UserError
 
 NUMBERS = {"global_step", "task_steps", "return_mean", "minutes", "sps", "training_return"}  # columns of OUT.csv
+NEEDED = ("run", "seed", "env_id", "partial_obs", "policy", "global_step", "return_mean")
 MAY_DIFFER = WITHIN_A_GROUP | {"total_timesteps", "exp_name"}  # arguments in which the runs of a cell may differ
 
 
@@ -137,14 +138,21 @@ def collect(patterns: Sequence[str], by: str, training: bool = False) -> list[di
 
 
 def read_earlier(path: str, by: str) -> list[dict]:
-    """The rows of an earlier report's table, without empty values. Raises UserError if it is not such a table."""
-    columns = {by, "run", "seed", "env_id", "partial_obs", "policy", "global_step", "return_mean"}
-    found = read_table(Path(path), columns, "--csv")
-    rows = [{name: value for name, value in row.items() if value} for row in found]
+    """The rows of an earlier report's table, without empty values, with their group in the column `by`.
+
+    A group that the table lacks is put together from other columns, such as script+memory from script and memory.
+    Raises UserError if it is not such a table.
+    """
+    rows = read_table(Path(path), NEEDED, "--csv")
     if not rows:
         raise UserError(f"--csv {path}: it has no rows")
+    parts = [by] if by in rows[0] else by.split("+")
+    if lacking := [name for name in parts if name not in rows[0]]:
+        raise UserError(f"--csv {path}: it lacks {', '.join(lacking)}")
+    rows = [{"run": row["run"], by: "+".join(row[name] for name in parts)} | row for row in rows]
+    rows = [{name: value for name, value in row.items() if value} for row in rows]
     for line, row in enumerate(rows, 2):
-        wrong = [name for name in NUMBERS & set(row) if not is_number(row[name])] + sorted(columns - set(row))
+        wrong = [name for name in NUMBERS & set(row) if not is_number(row[name])] + sorted({*NEEDED, by} - set(row))
         if wrong:
             raise UserError(f"--csv {path}: line {line} has no valid {wrong[0]}")
     return rows
