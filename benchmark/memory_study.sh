@@ -2,6 +2,7 @@
 # Which memory, for which game, how far back (docs/study.md). Settings: see common.sh. PARTS, all of them by default:
 #   pqn      pqn_rnn.py with MEMORIES, and MLP (no memory), on both twins of ENVS
 #   ppo      ppo_rnn.py with PPO_MEMORIES, and MLP, on the partially observable twins of PPO_ENVS
+#   length   how far back each memory reaches: benchmark/memory_length.sh with MEMORIES
 #   analyse  gap and bias of part pqn, and the slower analyses of its DEEP_ENVS and DEEP_MEMORIES
 #   PARTS=pqn MEMORIES="MinGRU LRU" benchmark/memory_study.sh
 STEPS="${STEPS:-300000}"
@@ -14,7 +15,7 @@ PPO_ENVS="${PPO_ENVS:-${ENVS:-CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}
 PPO_MEMORIES="${PPO_MEMORIES:-${MEMORIES:-MinGRU GRU}}"
 ENVS="${ENVS:-BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NoisyCartPoleEasy SkittlesEasy NoisyCartPoleMedium SkittlesMedium}"
 source "$(dirname "$0")/common.sh"
-PARTS="${PARTS:-pqn ppo analyse}"
+PARTS="${PARTS:-pqn ppo length analyse}"
 MEMORIES="${MEMORIES:-MinGRU GRU LSTM LRU FFM FART GDN Attention}"
 of_pqn=() of_both=() deep=() shown=() # patterns of run folders: for gap and bias, PPO and PQN, the others, saliency
 
@@ -63,6 +64,14 @@ train_ppo() { # and compares it with PQN, as far as that was trained
     run benchmark/report.py --runs "${of_both[@]}" --out "$OUT/memory_study_ppo" --title "PPO and PQN" --by script+memory
 }
 
+measure_lengths() {
+    env -u ENVS -u TWINS -u STEPS -u PARTS MEMORIES="$MEMORIES MLP" RUN_DIR="$RUN_DIR/length" OUT="$OUT" \
+        benchmark/memory_length.sh & # in the background, as in `call`
+    child=$!
+    wait "$child" || failed+=("exit $?: benchmark/memory_length.sh")
+    child=""
+}
+
 analyse_pqn() {
     local episodes=64 traced=16 at=20 steps=25 step=12 # traced: episodes whose gradients are taken; step: explained
     [ "$BUDGET" != smoke ] || episodes=2 traced=2 at=3 steps=3 step=3
@@ -82,7 +91,8 @@ for name in $PARTS; do
     case "$name" in
         pqn) train_pqn ;;
         ppo) train_ppo ;;
+        length) measure_lengths ;;
         analyse) analyse_pqn ;;
-        *) refuse "PARTS=$PARTS: use some of pqn ppo analyse" ;;
+        *) refuse "PARTS=$PARTS: use some of pqn ppo length analyse" ;;
     esac
 done
