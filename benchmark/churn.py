@@ -93,8 +93,8 @@ def collect(patterns: tuple[str, ...], table: str = "") -> list[dict]:
     sources: dict[tuple, str] = {}
     for source, rows in found.items():
         for row in rows:
-            *cell, tenth = (str(row[name]) for name in ("memory", "env_id", "twin", "seed", "tenth"))
-            other = sources.setdefault((*cell, tenth), source)
+            cell = tuple(str(row[name]) for name in ("memory", "env_id", "twin", "seed"))
+            other = sources.setdefault(cell, source)
             if other != source:
                 raise UserError(f"{' '.join(cell)} appears twice, in {other} and in {source}")
     return [row for rows in found.values() for row in rows]

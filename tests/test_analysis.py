@@ -434,6 +434,10 @@ def test_what_makes_a_group(folder, run):
         "SkittlesEasy, pqn_rnn, MinGRU, mdp (trained on SkittlesEasy pomdp)",
         "SkittlesEasy, pqn_rnn, MinGRU, pomdp",
     ]
+    assert list(groups_of([pomdp, one, mdp])) == [  # by environment and twin, whatever the order of the runs
+        "CartPole-v1, pqn_mlp, no memory, single",
+        *groups_of([mdp, pomdp]),
+    ]
 
 
 # -------------------------------------------------------------------------------------------------- output folders

@@ -185,7 +185,7 @@ def spread(values: list[float], form: str = "{:.3f}") -> str:
     return middle if min(values) == max(values) else f"{middle} ({low} to {high})"
 
 
-@pytest.mark.parametrize("memory", ["MinGRU", "LRU", "GRU", "MLP"])
+@pytest.mark.parametrize("memory", ["MinGRU", "LRU"])
 def test_the_page_of_the_analyses_has_the_medians_of_the_study(memory):
     page = (ROOT / "docs/study.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
     noise, recall = (

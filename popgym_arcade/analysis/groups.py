@@ -27,7 +27,7 @@ def load_all(args: PlayArgs) -> list[Agent]:
 
 
 def groups_of(agents: list[Agent]) -> dict[str, list[int]]:
-    """Positions of the agents in their list, by group, under a unique label.
+    """Positions of the agents in their list, by group, under a unique label; sorted by environment and twin.
 
     Raises:
         UserError: if a group has the same seed twice
@@ -36,7 +36,8 @@ def groups_of(agents: list[Agent]) -> dict[str, list[int]]:
     for position, agent in enumerate(agents):
         groups.setdefault(setting(agent), []).append(position)
     labels: dict[str, list[int]] = {}
-    for positions in groups.values():
+    by_environment = sorted(groups.values(), key=lambda at: (agents[at[0]].args.env_id, agents[at[0]].twin))
+    for positions in by_environment:
         check_seeds([agents[position] for position in positions])
         first = agents[positions[0]]
         name = label(first)
