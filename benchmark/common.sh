@@ -194,6 +194,7 @@ stop() { # signal number: stops the training, which saves a checkpoint, and then
         kill -TERM "$child" 2> /dev/null
         wait "$child" || true
     fi
+    report_time
     echo "stopped; run the same command to resume" >&2
     exit $((128 + $1))
 }
@@ -268,7 +269,20 @@ report() { # name of the files, title, more flags of benchmark/report.py: report
     run benchmark/report.py --runs "${runs[@]}" --out "$OUT/$1" --title "$2" "${@:3}"
 }
 
+report_time() { # of this call, and of all calls with this RUN_DIR
+    local earlier=0 name="$RUN_DIR/seconds"
+    if [ -n "$DRY_RUN" ] || [ ! -d "$RUN_DIR" ]; then return; fi
+    [ ! -s "$name" ] || earlier="$(cat "$name")"
+    echo $((earlier + SECONDS)) > "$name"
+    echo "took $(duration "$SECONDS"), with earlier calls $(duration $((earlier + SECONDS)))"
+}
+
+duration() { # seconds -> hours:minutes:seconds
+    printf '%d:%02d:%02d' $(($1 / 3600)) $(($1 / 60 % 60)) $(($1 % 60))
+}
+
 report_failures() { # exit code so far
+    report_time
     [ ${#failed[@]} -eq 0 ] || printf 'failed: %s\n' "${failed[@]}" >&2
     if [ "$1" -eq 0 ] && [ ${#failed[@]} -gt 0 ]; then exit 1; fi
 }

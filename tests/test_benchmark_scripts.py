@@ -158,6 +158,7 @@ def test_a_complete_training_is_not_run_again(tmp_path):
     assert "complete: pqn_mlp.py --env-id CartPoleEasy" in again.stdout
     assert [call.split()[0] for call in calls(tmp_path)[2:]] == ["benchmark/report.py"]
     assert "different code" not in again.stderr
+    assert re.search(r"^took 0:00:\d\d, with earlier calls 0:00:\d\d$", again.stdout, re.MULTILINE)
     (complete,) = tmp_path.glob("runs/*/complete")
     complete.write_text("1 2\n")
     said = run(path, tmp_path, **settings).stderr
@@ -166,6 +167,17 @@ def test_a_complete_training_is_not_run_again(tmp_path):
     assert "--num-seeds 2" in calls(tmp_path)[4]
     reports = [call.split("--runs ")[1].split(" --out")[0] for call in calls(tmp_path) if "report.py" in call]
     assert reports[0] == reports[1] == reports[2] != reports[3] and all(len(each.split()) == 1 for each in reports)
+
+
+def test_a_list_adds_up_the_time_of_all_its_calls(tmp_path):
+    (tmp_path / "runs").mkdir()
+    seconds = tmp_path / "runs/seconds"
+    seconds.write_text("36061\n")
+    done = run(ROOT / "benchmark/pqn_mlp.sh", tmp_path, ENVS="CartPoleEasy", TWINS="mdp")
+    assert int(seconds.read_text()) >= 36061
+    assert "with earlier calls 10:01:" in done.stdout
+    run(ROOT / "benchmark/pqn_mlp.sh", tmp_path, ENVS="CartPoleEasy", TWINS="mdp", DRY_RUN="1")
+    assert int(seconds.read_text()) < 36061 + 120
 
 
 def test_code_that_a_training_uses_and_that_changed_since_is_reported(tmp_path):
@@ -374,5 +386,5 @@ def test_a_list_trains_and_reports_for_real(tmp_path):
     told = (tmp_path / "out/pqn_mlp.md").read_text()
     assert told in done.stdout and told.splitlines()[2].startswith("| pqn_mlp | 2 | 32 |")
     assert (tmp_path / "out/pqn_mlp.png").stat().st_size > 5000
-    (place,) = (tmp_path / "runs").iterdir()
+    (place,) = (place for place in (tmp_path / "runs").iterdir() if place.is_dir())
     assert (place / "complete").read_text() and "pqn_mlp.py --env-id CartPoleEasy" in (place / "command").read_text()
