@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Which of PPO's defaults matter, and why PPO used to settle for safe behaviour: trains ppo_mlp.py with one default
-# changed at a time, and with all earlier defaults (docs/ppo_mlp.md). Settings: see common.sh.
+# changed at a time, and with all earlier defaults (docs/tune.md). Settings: see common.sh.
 #   OUT=docs/figures benchmark/ppo_defaults.sh
 ENVS="${ENVS:-MineSweeperEasy SkittlesEasy}"
 WITHOUT="BUDGET TWINS"
