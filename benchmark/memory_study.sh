@@ -48,7 +48,6 @@ train_pqn() {
         done
     done
     if [[ $ENVS == *" "* ]]; then compared=(--against MLP); fi # over several ids together
-    if [ ${#compared[@]} -gt 0 ] && among MinGRU "$MEMORIES"; then compared+=(MinGRU); fi
     report memory_study "Memories on both twins" "${compared[@]}"
     run benchmark/churn.py --runs "${of_pqn[@]}" --out "$OUT/memory_study_churn"
 }

@@ -20,7 +20,8 @@ and after how many steps. Returns on popgym_arcade's ids are also normalised: 0 
 possible (benchmark/results). The table has the minutes until halfway. Several ids also give OUT_summary.md (ids by
 groups), OUT_half_way.md (the minutes until halfway, ids by groups), OUT_normalised.png (all ids on one axis), and over
 all ids together OUT_aggregate.md, OUT_aggregate.png (curves over steps and wall time, performance profiles) and
-OUT_profile.csv. With --against, OUT_against.md has the differences between groups, with intervals.
+OUT_profile.csv. With --against, OUT_against.md has a line for each group: its interquartile mean on each twin, how far
+that is above the others', the observability gap, and the speed.
 """
 
 import re

@@ -20,6 +20,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from popgym_arcade.analysis.interquartile import estimate
 from popgym_arcade.analysis.reference_returns import reference_returns
 from popgym_arcade.baselines.errors import UserError
 
@@ -31,7 +32,14 @@ from reporting.pictures import draw_curves, draw_over, draw_together, from_the_s
 from reporting.rows import collect, minutes_at, read_earlier  # noqa: E402
 from reporting.statistics import interval, interval_of, iqm  # noqa: E402
 from reporting.tables import by_words, in_words, summary, table, table_half_way  # noqa: E402
-from reporting.together import THRESHOLDS, profile_rows, put_together, shares_above, table_together  # noqa: E402
+from reporting.together import (  # noqa: E402
+    THRESHOLDS,
+    profile_rows,
+    put_together,
+    shares_above,
+    table_against,
+    table_together,
+)
 
 COLUMNS = ("global_step", "seed", "env_id", "partial_obs", "policy", "return_mean")
 
@@ -350,6 +358,7 @@ def test_groups_are_compared_over_all_ids_together(tmp_path, capsys):
     out = tmp_path / "out" / "compared"
     report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out), against=("MLP", "GRU")))
     gru, lru, mlp = lines_of(Path(f"{out}_against.md").read_text().replace("\N{NO-BREAK SPACE}", " "))
+    assert [line["partially observable"][:7] for line in (gru, lru, mlp)] == ["0.650 (", "0.600 (", "0.350 ("]
     assert gru["above MLP (no memory)"].startswith("0.300 (") and gru["above GRU"] == ""
     assert lru["above MLP (no memory)"].startswith("0.250 (") and lru["above GRU"].startswith("-0.050 (")
     assert mlp["above MLP (no memory)"] == "" and mlp["above GRU"].startswith("-0.300 (")
@@ -361,6 +370,24 @@ def test_groups_are_compared_over_all_ids_together(tmp_path, capsys):
     with pytest.raises(UserError, match="--against compares groups over all ids together"):
         report.main(dataclasses.replace(again, runs=(f"{tmp_path}/runs/Cart*",), against=("MLP",)))
     assert not (tmp_path / "new").exists()
+
+
+def test_groups_on_both_twins_are_compared_on_each_and_have_a_gap(tmp_path):
+    both_twins(tmp_path)
+    together, _ = put_together(cells_of(tmp_path))
+    iqm_of = {(each.twin, each.group): metrics.aggregate_iqm(each.final) for each in together}
+    text = table_against(together, "memory", ["none"]).replace("\N{NO-BREAK SPACE}", " ")
+    head, _, *lines = ([cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines())
+    names = [name for twin in ("fully", "partially") for name in (f"{twin} observable", "above none")]
+    assert head == ["memory", *names, "observability gap"]  # without speeds, which these runs lack
+    assert {line[0] for line in lines} == {"GRU", "none"}
+    best_first = sorted(("GRU", "none"), key=lambda group: -iqm_of["pomdp", group])
+    for group, line in zip(best_first, lines, strict=True):
+        full, partial = (iqm_of[twin, group] for twin in ("mdp", "pomdp"))
+        above = [] if group == "none" else [full - iqm_of["mdp", "none"], partial - iqm_of["pomdp", "none"]]
+        figures = [full, *above[:1], partial, *above[1:], full - partial]
+        assert [cell.partition(" (")[0] for cell in line[1:] if cell] == [f"{value:.3f}" for value in figures]
+        assert all(re.fullmatch(r"-?\d\.\d{3} \(-?\d\.\d{3} to -?\d\.\d{3}\)", cell) for cell in line[1:] if cell)
 
 
 def test_a_summary_with_more_groups_than_ids_has_a_line_for_each_group(tmp_path):
@@ -636,6 +663,12 @@ def test_tasks_have_lines_and_panels_of_their_own(tmp_path):
 # --------------------------------------------------------------------------------------------------------------- pages
 
 TABLES = sorted(path for path in (ROOT / "docs/figures").glob("*.csv") if path.with_suffix(".md").exists())
+COMPARED_WITH = {  # --against of these reports
+    "benchmark_memories": ["MLP", "MinGRU"],
+    "memory_study": ["MLP"],
+    "memory_study_ppo": ["ppo_rnn+MLP", "pqn_rnn+GRU"],
+    "ppo_rnn": ["MLP"],
+}
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
@@ -655,6 +688,9 @@ def test_the_tables_of_the_pages_come_from_their_files(path):
         assert table_together(together, by) == path.with_name(f"{path.stem}_aggregate.md").read_text()
         with path.with_name(f"{path.stem}_profile.csv").open(newline="") as file:
             assert profile_rows(together, by) == list(csv.DictReader(file))
+        against = path.with_name(f"{path.stem}_against.md")
+        if against.exists():
+            assert table_against(together, by, COMPARED_WITH[path.stem]) == against.read_text()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
@@ -680,6 +716,17 @@ def test_the_page_of_the_memories_says_how_long_each_keeps_a_bit():
     for name, at in found.items():
         kept = [str(np.sum(at[length].final == 1)) for length in (40, 80, 160)]
         assert f"| `{name}` | {' | '.join([*kept, *cost[name]])} |\n" in page
+
+
+def test_the_study_says_how_far_lru_is_ahead_of_mingru_with_breakout_and_without():
+    cells = make_cells(read_earlier(str(ROOT / "docs/figures/memory_study.csv"), "memory"), "memory")
+    page = (ROOT / "docs/study.md").read_text()
+    for tasks in ({cell.task for cell in cells}, {cell.task for cell in cells} - {"BreakoutEasy"}):
+        together, _ = put_together([cell for cell in cells if cell.task in tasks and cell.twin == "pomdp"])
+        scores = {each.group: list(each.final.T) for each in together}
+        found = estimate(scores["LRU"], scores["MinGRU"])
+        words = f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+        assert words.replace("-", "\N{MINUS SIGN}") in page
 
 
 def test_every_picture_is_on_a_page():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from rliable import library
 
-from popgym_arcade.analysis.interquartile import estimate, numpy_seed
+from popgym_arcade.analysis.interquartile import Estimate, estimate, numpy_seed
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS, markdown
 from popgym_arcade.baselines.errors import UserError
 from reporting.cells import Cell, normalised
@@ -118,26 +118,52 @@ def table_together(together: list[Together], by: str) -> str:
 
 
 def table_against(together: list[Together], by: str, others: Sequence[str]) -> str:
-    """Markdown: by how much each group's interquartile mean is above that of the others, with 95% intervals.
+    """Markdown: a line for each group, with its interquartile mean on each twin, by how much this is above that of the
+    others, and steps per second. A group on both twins also has the observability gap. Intervals are 95%.
 
-    Raises UserError for another group that is not there.
+    The group that earns most comes first, on the partially observable twin if there is one. Raises UserError for
+    another group that is not there.
     """
-    groups = {(each.twin, each.group): list(each.final.T) for each in together}  # scores [S] of each id
-    for other in set(others) - {group for _, group in groups}:
+    groups: dict[str, dict[str, Together]] = {}
+    for each in together:
+        groups.setdefault(each.group, {})[each.twin] = each
+    for other in set(others) - set(groups):
         raise UserError(f"--against {other}: no group of that name has every id")
-    lines = [
-        [TWINS_IN_WORDS[twin], in_words(group), *(above(scores, groups.get((twin, other))) for other in others)]
-        for (twin, group), scores in groups.items()
-        if [group] != list(others)
-    ]
-    return markdown(["twin", by_words(by), *(f"above {in_words(other)}" for other in others)], lines)
+    twins = [twin for twin in ("mdp", "pomdp", "single") if any(twin in of_group for of_group in groups.values())]
+
+    def line(group: str) -> list[str]:
+        cells, of_group = [in_words(group)], groups[group]
+        for twin in twins:
+            each = of_group.get(twin)
+            compared = [above(each, groups[other].get(twin)) for other in others]
+            cells += [returned(each), *compared, f"{each.sps:,.0f}" if each and each.sps else ""]
+        return [*cells, above(of_group.get("mdp"), of_group.get("pomdp"))]
+
+    def earned(group: str) -> float:
+        last = groups[group].get(twins[-1])
+        return iqm(last.final[..., None])[0] if last else -np.inf
+
+    head = [by_words(by)]
+    for twin in twins:
+        head += [TWINS_IN_WORDS[twin] or "return", *(f"above {in_words(other)}" for other in others), "steps/s"]
+    return markdown([*head, "observability gap"], [line(group) for group in sorted(groups, key=earned, reverse=True)])
 
 
-def above(scores: list[np.ndarray], others: list[np.ndarray] | None) -> str:
-    """The difference of two groups in words; empty for a group and itself, or if the other is not there."""
-    if others is None or scores is others:
+def returned(each: Together | None) -> str:
+    """The interquartile mean over all ids in words; empty for None."""
+    return in_cell(estimate(list(each.final.T))) if each else ""
+
+
+def above(each: Together | None, other: Together | None) -> str:
+    """By how much one interquartile mean is above another, in words; empty for the same one, or if one is None."""
+    if each is None or other is None or each is other:
         return ""
-    return unbroken(str(estimate(scores, others)))
+    return in_cell(estimate(list(each.final.T), list(other.final.T)))
+
+
+def in_cell(found: Estimate) -> str:
+    """An estimate in words that may wrap before its interval, but not within it."""
+    return unbroken(str(found)).replace("\N{NO-BREAK SPACE}(", " (")
 
 
 def profile_rows(together: list[Together], by: str) -> list[dict]:
