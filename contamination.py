@@ -36,6 +36,7 @@ from popgym_arcade.baselines.environment import is_arcade, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName, Range
 from popgym_arcade.baselines.running.files import write_csv
+from popgym_arcade.baselines.running.pictures import in_rgb
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = {
@@ -112,9 +113,12 @@ def noisy(frame: np.ndarray, sigmas: tuple[float, ...], unit: Any, rng: np.rando
 
 def shuffled(obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """[2, C, B, ...]: obs[C, B, ...], unchanged and in another order in each episode."""
-    versions = np.stack([obs] * 2)
+    versions, same = np.stack([obs] * 2), np.arange(len(obs))
     for episode in range(obs.shape[1]):
-        versions[1, :, episode] = obs[rng.permutation(len(obs)), episode]
+        order = rng.permutation(len(obs))
+        while (order == same).all():
+            order = rng.permutation(len(obs))
+        versions[1, :, episode] = obs[order, episode]
     return versions
 
 
@@ -407,7 +411,7 @@ def draw_frames(found: Contamination) -> Figure | None:
     grid = figure.subplots(len(rows), len(rows[0]), squeeze=False)
     for line, frames in zip(grid, rows, strict=True):
         for axes, frame in zip(line, frames, strict=True):
-            axes.imshow(frame)
+            axes.imshow(in_rgb(frame))
             axes.set(xticks=[], yticks=[])
     if found.kind == "noise":
         for axes, sigma in zip(grid[0], (0, *found.strengths), strict=True):

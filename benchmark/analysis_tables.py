@@ -70,9 +70,31 @@ def agent_of(row: dict) -> dict[str, str]:
     return about | {"trained on": TWINS_IN_WORDS[own_twin(row)]}
 
 
+def other_id(row: dict) -> str:
+    """The id that the agent of a row plays, or nothing if that is the one it was trained on."""
+    played = row.get("env_id", row["trained_env_id"])
+    return "" if played == row["trained_env_id"] else played
+
+
 def played_on(row: dict) -> dict[str, str]:
-    """The twin that the agent of a row plays, or nothing if that is the one it was trained on."""
-    return {"played on": "" if row["twin"] == own_twin(row) else TWINS_IN_WORDS[row["twin"]]}
+    """The id and the twin that the agent of a row plays, or nothing if it was trained on them."""
+    twin = "" if row["twin"] == own_twin(row) else TWINS_IN_WORDS[row["twin"]]
+    return {"played on": ", ".join(filter(None, (other_id(row), twin)))}
+
+
+def policy_of(row: dict) -> dict[str, str]:
+    """The policy of a row of evaluate.csv, or nothing if it is the greedy one."""
+    policy = row.get("policy", "greedy")
+    return {"policy": "" if policy == "greedy" else policy}
+
+
+def each_once(rows: list[dict], name: str, about: dict) -> dict[str, dict]:
+    """The rows of one group by a column. Raises UserError for a value that appears twice, as in two groups."""
+    found: dict[str, dict] = {}
+    for row in rows:
+        if found.setdefault(row[name], row) is not row:
+            raise UserError(f"{name} {row[name]} of {', '.join(filter(None, about.values()))} appears twice")
+    return found
 
 
 def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, list[dict]]]:
@@ -92,7 +114,8 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
         return matches(rows)
 
     def agent(row: dict) -> dict:
-        return agent_of(row) | {"steps": f"{int(row['global_step']):,}"}
+        about = agent_of(row) | {"steps": f"{int(row['global_step']):,}"}
+        return about | {"played on": other_id(row)} | policy_of(row)
 
     def shown_return(of_twin: list[dict]) -> str:
         if len(of_twin) == 1:
@@ -119,8 +142,7 @@ def matches(rows: list[dict]) -> list[dict]:
     """From evaluate.csv with --against: a line for each agent and opponent, with all seeds of a training together."""
 
     def pair(row: dict) -> dict:
-        _, twin, _, memory, *_ = row["against"].split("__")
-        return agent_of(row) | played_on(row) | {"against": f"{memory}, {TWINS_IN_WORDS[twin]}".rstrip(", ")}
+        return agent_of(row) | played_on(row) | policy_of(row) | {"against": rival_of(row["against"])}
 
     lines = []
     for about, of_pair in grouped(rows, pair):
@@ -130,6 +152,14 @@ def matches(rows: list[dict]) -> list[dict]:
         each = ", ".join(f"{mean:.3f}" for mean in means)
         lines.append(about | {"seeds": str(len(of_pair))} | counts | {"return": shown, "each seed": each})
     return lines
+
+
+def rival_of(run: str) -> str:
+    """Memory and twin of an opponent, from the name of its run folder; another name stays as it is."""
+    parts = run.split("__")  # id, twin, experiment, memory, seed, time
+    if len(parts) != 6 or parts[1] not in TWINS_IN_WORDS:
+        return run
+    return f"{parts[3]}, {TWINS_IN_WORDS[parts[1]]}".rstrip(", ")
 
 
 def density_of_thirds(rows: list[dict]) -> list[dict]:
@@ -164,12 +194,13 @@ def needed_and_looked_at(rows: list[dict]) -> list[dict]:
     heads = {"mean_return": "return", "kept": "share of the return", "looked_at": "share of the gradient"}
     lines = []
     for about, of_agent in grouped(rows, lambda row: agent_of(row) | played_on(row) | {"seeds": row["agents"]}):
+        by_frames = each_once(of_agent, "frames", about)
         for name, head in heads.items():
             shown = {
-                f"last {row['frames']}".replace("last all", "all frames"): between(
+                f"last {frames}".replace("last all", "all frames"): between(
                     *(row[name + what] for what in ("", "_low", "_high"))
                 )
-                for row in of_agent
+                for frames, row in by_frames.items()
             }
             lines.append(about | {"": head} | shown)
     return lines
@@ -192,20 +223,25 @@ def lasting_effects(rows: list[dict]) -> list[dict]:
 
     lines = []
     for about, of_change in grouped(rows, change):
-        measures = {row["measure"]: row for row in of_change}
+        measures = each_once(of_change, "measure", about)
         shown = {}
         for measure, name in (("relative_values", "Q − mean Q"), ("kl", "KL")):
             if measure in measures:
                 row = measures[measure]
                 shown[f"{name}, at once"] = f"{float(row['at_once']):.3f}"
-                shown[f"{name}, one step later"] = f"{float(row['one_step_later']):.3f}"
+                shown[f"{name}, one step later"] = one_step_later(row, "{:.3f}")
                 shown[f"{name}, largest"] = f"{float(row['largest']):.3f}"
                 shown[f"half-life of {name}"] = row["half_life"] or "not reached"
-        flips = measures["flips"]
-        shown["greedy actions changed at once"] = f"{float(flips['at_once']):.0%}"
-        shown["one step later"] = f"{float(flips['one_step_later']):.0%}"
+        if "flips" in measures:  # continuous actions have none
+            shown["greedy actions changed at once"] = f"{float(measures['flips']['at_once']):.0%}"
+            shown["one step later"] = one_step_later(measures["flips"], "{:.0%}")
         lines.append(about | shown)
     return lines
+
+
+def one_step_later(row: dict, form: str) -> str:
+    """That column of a summary's row; empty if too few episodes last so long."""
+    return form.format(float(row["one_step_later"])) if row["one_step_later"] else ""
 
 
 def gaps(rows: list[dict]) -> list[dict]:

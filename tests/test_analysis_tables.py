@@ -62,6 +62,30 @@ def test_matches_have_a_line_for_each_opponent(tmp_path):
     assert first["return"].startswith("0.300 (") and first["each seed"] == "0.200, 0.400"
 
 
+def test_an_opponent_in_another_folder_keeps_its_name(tmp_path):
+    rows = [
+        evaluation(0, "pomdp", 0.2, against=name, won=6, drawn=1, lost=3) for name in ("best", "A__mdp__x__y__M__0__1")
+    ]
+    assert {line["against"] for line in lines_of(write(tmp_path / "evaluate.csv", rows))} == {
+        "best",
+        "A__mdp__x__y__M__0__1",
+    }
+
+
+def test_another_id_and_another_policy_are_named(tmp_path):
+    rows = [
+        evaluation(0, "pomdp", mean, env_id=env_id, policy=policy)
+        for mean, env_id, policy in ((0.1, "SkittlesEasy", "greedy"), (0.2, "SkittlesHard", "sample"))
+    ]
+    own, other = lines_of(write(tmp_path / "evaluate.csv", rows))
+    assert (own["played on"], own["policy"], own["return, partially observable"][:5]) == ("", "", "0.100")
+    assert (other["played on"], other["policy"], other["return, partially observable"][:5]) == (
+        "SkittlesHard",
+        "sample",
+        "0.200",
+    )
+
+
 def test_both_twins_are_side_by_side_and_seeds_are_put_together(tmp_path):
     means = (0.2, 0.4, 0.9)
     rows = [evaluation(seed, "pomdp", mean) for seed, mean in enumerate(means)]
@@ -104,6 +128,35 @@ def test_an_effect_that_never_halves_has_no_half_life(tmp_path):
     )
 
 
+def test_without_discrete_actions_or_a_next_step_the_cells_are_empty(tmp_path):
+    about = AGENT | {
+        "twin": "pomdp",
+        "kind": "noise",
+        "strength": "1",
+        "half_life": "1",
+        "at_once": 0.25,
+        "largest": 0.5,
+    }
+    rows = [about | {"measure": "kl", "one_step_later": ""}]
+    (line,) = lines_of(write(tmp_path / "summary.csv", rows))
+    assert line["KL, at once"] == "0.250" and "one step later" not in line and "KL, one step later" not in line
+
+
+def test_two_groups_of_one_agent_are_not_merged(tmp_path):
+    about = AGENT | {"twin": "pomdp", "group": "A", "agents": "3"}
+    measures = ("mean_return", "kept", "looked_at")
+    numbers = {f"{name}{bound}": 0.5 for name in measures for bound in ("", "_low", "_high")}
+    rows = [about | {"frames": "1"} | numbers, about | {"group": "B", "frames": "1"} | numbers]
+    with pytest.raises(
+        UserError, match="frames 1 of SkittlesEasy, pqn_rnn, GRU, partially observable, 3 appears twice"
+    ):
+        lines_of(write(tmp_path / "last_frames.csv", rows))
+    effect = {"kind": "noise", "strength": "1", "measure": "kl", "at_once": 0.25, "one_step_later": 0.1, "largest": 0.5}
+    rows = [about | effect | {"half_life": "1"}, about | effect | {"group": "B", "half_life": "1"}]
+    with pytest.raises(UserError, match="measure kl of SkittlesEasy, pqn_rnn, GRU, .*noise, sigma 1 appears twice"):
+        lines_of(write(tmp_path / "summary.csv", rows))
+
+
 def test_with_many_agents_only_the_strongest_change_is_shown(tmp_path):
     about = AGENT | {"twin": "pomdp", "at_once": 0.25, "one_step_later": 0.125, "largest": 0.25, "half_life": "1"}
     kinds = {"noise": (0.1, 1.0), "permutation": (20.0,)}
@@ -130,7 +183,7 @@ def test_all_ids_together_have_a_line_if_there_are_several(tmp_path):
 
 
 def test_a_memorys_seeds_and_their_shares_of_the_first_frame_are_listed(tmp_path):
-    about = dict.fromkeys(recall_density.AGENT_COLUMNS, "1") | AGENT | {"twin": "pomdp"}
+    about = dict.fromkeys(recall_density.AGENT_COLUMNS, "1") | AGENT | {"twin": "pomdp", "env_id": "SkittlesEasy"}
     rows = [
         about | {"memory": memory, "seed": seed, "return_mean": seed, "first_frame": seed / 1000}
         for memory, seeds in (("LRU", (10, 9)), ("GRU", (0,)))
