@@ -29,11 +29,12 @@ from popgym_arcade.analysis.groups import WITHIN_A_GROUP
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.baselines.devices.mesh import leaf_name
-from popgym_arcade.baselines.environment import is_pixels, make_env
+from popgym_arcade.baselines.environment import shows_pixels, spaces_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import NonNegativeInt, PathName
 from popgym_arcade.baselines.running.checkpoints import saved_steps
 from popgym_arcade.baselines.running.files import write_csv
+from popgym_arcade.baselines.running.pictures import in_rgb
 from popgym_arcade.baselines.scripts import script_name
 
 MOST_TOWERS = 8  # in the picture of filters
@@ -101,25 +102,24 @@ def filters_of(agent: Agent) -> dict[tuple[str, str], np.ndarray]:
         UserError: for an agent that reads no pictures, or has another encoder
     """
     args = agent.args
-    env, env_params = make_env(args.tasks[0])
-    if not (hasattr(args, "encoder") and is_pixels(env.observation_space(env_params))):
+    if not (hasattr(args, "encoder") and shows_pixels(args)):
         raise UserError(f"{agent.name} reads no pictures, so it has no filters")
-    wanted, found = [layer.name for layer in layers_of(args.encoder)], {}
+    colours, found = spaces_of(args.tasks[0])[0][-1], {}
+    wanted = {layer.name: 0 if layer.reads else colours for layer in layers_of(args.encoder)}
     for path, leaf in jax.tree_util.tree_flatten_with_path(agent.params)[0]:
         *tower, layer, kind = leaf_name(path).split(".")
         if layer in wanted and kind == "kernel" and tower[-1] == "encode":
-            found[".".join(tower[1:-1]), layer] = as_pictures(np.asarray(leaf))
+            found[".".join(tower[1:-1]), layer] = as_pictures(np.asarray(leaf), wanted[layer])
     towers = dict.fromkeys(tower for tower, _ in found)
     if not found or len(found) < len(towers) * len(wanted):
         raise UserError(f"{agent.name} lacks some of the layers {', '.join(wanted)} of --encoder {args.encoder}")
     return {(tower, layer): found[tower, layer] for tower in towers for layer in wanted}
 
 
-def as_pictures(kernel: np.ndarray) -> np.ndarray:
-    """Weights [k, k, C, F], or [k * k * C, F] for patches that were flattened in that order, as [F, k, k, C]."""
+def as_pictures(kernel: np.ndarray, colours: int) -> np.ndarray:
+    """Weights [k, k, C, F], or [k * k * C, F] of flat patches (of 2 x 2 neighbours for 0 colours), as [F, k, k, C]."""
     if kernel.ndim == 2:
-        # patches have three colours; merged neighbours are two by two
-        side = math.isqrt(kernel.shape[0] // 3) if kernel.shape[0] % 3 == 0 else 2
+        side = math.isqrt(kernel.shape[0] // colours) if colours else 2
         kernel = kernel.reshape(side, side, -1, kernel.shape[1])
     return np.ascontiguousarray(np.moveaxis(kernel, -1, 0))
 
@@ -336,7 +336,8 @@ def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
 
 
 def on_one_picture(filters: np.ndarray, columns: int = 8) -> np.ndarray:
-    """Filters [F, k, k, 3] in one picture, row by row, each with its own scale, grey where it is 0."""
+    """Filters [F, k, k, C] in one picture, row by row, each with its own scale, grey where it is 0."""
+    filters = in_rgb(filters)
     size = np.abs(filters).max(axis=(1, 2, 3), keepdims=True)
     pictures = 0.5 + 0.5 * filters / np.maximum(size, np.finfo(np.float32).tiny)
     border = max(1, filters.shape[1] // 8)

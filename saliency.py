@@ -167,22 +167,22 @@ class PerturbationSaliency:
     """How much a decision changes when a frame is blurred in one place."""
 
     agent: Agent
-    frame: np.ndarray  # uint8 [h, w, 3], the one that is blurred
+    frame: np.ndarray  # uint8 [h, w, C], the one that is blurred
     at: int  # the step whose decision is explained
     lag: int  # steps from the frame to the decision
     policy: np.ndarray  # float32 [rows, columns], half the squared change of the logits or Q values
     value: np.ndarray  # float32 [rows, columns], half the squared change of the value, which is the maximum of Q values
 
 
-def places(side: int, stride: int) -> np.ndarray:
-    """Centres int [rows * columns, 2] (y, x) of places on a square frame, row by row, equally far from all borders."""
-    line = np.arange((side - 1) % stride // 2, side, stride)
-    return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
+def places(height: int, width: int, stride: int) -> np.ndarray:
+    """Centres int [rows, columns, 2] (y, x) of places on a frame, equally far from opposite borders."""
+    lines = (np.arange((side - 1) % stride // 2, side, stride) for side in (height, width))
+    return np.stack(np.meshgrid(*lines, indexing="ij"), axis=-1)
 
 
-def place_mask(place: jax.Array, side: int, sigma: float) -> jax.Array:
-    """float32 [side, side, 1]: a Gaussian that is 1 at place (y, x)."""
-    y, x = (jnp.square(jnp.arange(side) - centre) for centre in place)
+def place_mask(place: jax.Array, height: int, width: int, sigma: float) -> jax.Array:
+    """float32 [height, width, 1]: a Gaussian that is 1 at place (y, x)."""
+    y, x = (jnp.square(jnp.arange(side) - centre) for side, centre in zip((height, width), place, strict=True))
     return jnp.exp(-(y[:, None] + x) / (2 * sigma**2))[..., None]
 
 
@@ -215,7 +215,7 @@ def perturbation_program(args: Any):
         policy, value = look(frame)
 
         def score(place):
-            mask = place_mask(place, frame.shape[0], sigma)
+            mask = place_mask(place, *frame.shape[:2], sigma)
             new_policy, new_value = look(frame * (1 - mask) + blurred * mask)
             return 0.5 * jnp.square(new_policy - policy).sum(), 0.5 * jnp.square(new_value - value)
 
@@ -248,16 +248,16 @@ def perturbation_saliency(
     if not (obs.dtype == np.uint8 and obs.ndim == 4):
         raise UserError(f"--kind perturbation blurs frames, and {agent.args.env_id} has none: use --kind gradient")
     at = range(len(obs))[at]  # a negative step counts from the end
-    side, first = obs.shape[1], at - lag
+    side, first = min(obs.shape[1:3]), at - lag
     mask_sigma, blur_sigma = mask_sigma or 5 * side / 80, blur_sigma or 3 * side / 80
     scores, before, fresh = perturbation_program(network_args(agent))
     inputs = obs, tuple(getattr(trajectory, name) for name in other_inputs(agent.script))
     carry = before(agent.params, *jax.tree.map(lambda x: x[:first], inputs)) if first else fresh()
     blurred = ndimage.gaussian_filter(obs[first].astype(np.float32), (blur_sigma, blur_sigma, 0))
     read_again = jax.tree.map(lambda x: x[first : at + 1], inputs)
-    found = scores(agent.params, carry, *read_again, blurred, places(side, stride), np.float32(mask_sigma))
-    rows = math.isqrt(len(found[0]))
-    policy, value = (np.asarray(x).reshape(rows, rows) for x in found)
+    centres = places(*obs.shape[1:3], stride)
+    found = scores(agent.params, carry, *read_again, blurred, centres.reshape(-1, 2), np.float32(mask_sigma))
+    policy, value = (np.asarray(x).reshape(centres.shape[:2]) for x in found)
     return PerturbationSaliency(agent=agent, frame=obs[first], at=at, lag=lag, policy=policy, value=value)
 
 
@@ -402,7 +402,7 @@ def draw_perturbation(found: list[PerturbationSaliency], gradients: list[Gradien
     norms = [PowerNorm(0.5, vmin=0, vmax=max(1e-30, top)) for top in tops]
     styles = {}, {}, {"cmap": "Reds", "norm": norms[0]}, {"cmap": "Blues", "norm": norms[1]}
     for line, each in zip(grid[:, :4], found, strict=True):
-        pictures = each.frame, both_over(each, norms), each.policy, each.value
+        pictures = in_rgb(each.frame), both_over(each, norms), each.policy, each.value
         policy, value = (f"largest {x.max():.2g}" for x in (each.policy, each.value))
         scores = scores_in_words(each.agent.script)
         titles = "frame", f"{scores} red, value blue", f"{scores}, {policy}", f"value, {value}"
@@ -434,14 +434,14 @@ def draw_gradients_of(found: list[PerturbationSaliency], gradients: dict[str, Gr
 def both_over(found: PerturbationSaliency, norms: list[PowerNorm]) -> np.ndarray:
     """[h, w, 3] from 0 to 1: the frame in dim grey, policy scores in red and value scores in blue over it."""
     maps = (np.asarray(norm(scores)) for norm, scores in zip(norms, (found.policy, found.value), strict=True))
-    policy, value = (resized(scores, len(found.frame)) for scores in maps)
-    grey = found.frame.mean(axis=-1) / 255 * 0.5
+    grey = in_rgb(found.frame).mean(axis=-1) / 255 * 0.5
+    policy, value = (resized(scores, *grey.shape) for scores in maps)
     return np.stack([grey + policy, grey, grey + value], axis=-1).clip(0, 1)
 
 
-def resized(scores: np.ndarray, side: int) -> np.ndarray:
-    """Scores [rows, columns] as [side, side], interpolated."""
-    image = Image.fromarray(scores.astype(np.float32), mode="F").resize((side, side), Image.Resampling.BILINEAR)
+def resized(scores: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Scores [rows, columns] as [height, width], interpolated."""
+    image = Image.fromarray(scores.astype(np.float32), mode="F").resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(image)
 
 
@@ -468,7 +468,8 @@ def page_data(found: GradientSaliency) -> dict:
     """What the page shows for one twin: a sheet of frames, and one of maps for each n, as roots relative to a peak."""
     maps, pictures = map_pictures(found), pictures_of(found.obs)
     # almost the largest value: a few pixels far above the rest would leave the others dark
-    peaks = np.maximum(np.quantile(maps.reshape(len(maps), -1), 0.9995, axis=1), np.finfo(np.float32).tiny)
+    peaks = np.array([np.quantile(each[: n + 1], 0.9995) for n, each in enumerate(maps)])
+    peaks = np.maximum(peaks, np.finfo(np.float32).tiny)
     sheets = []
     for n, peak in enumerate(peaks):
         root = np.sqrt(np.minimum(maps[n, : n + 1] / peak, 1))

@@ -16,6 +16,8 @@ from scipy import ndimage
 from scripts import usually
 from untrained_agents import agent_in, bold, untrained
 
+import contamination
+import filter_comparison
 import saliency
 from popgym_arcade.analysis.trajectories import observations, record
 from popgym_arcade.analysis.twins import in_twins
@@ -188,11 +190,42 @@ def test_gradients_are_shown_next_to_the_same_decision_and_frame(folder):
 
 
 def test_places_cover_the_frame_evenly():
-    for side, stride in ((128, 5), (256, 5), (128, 50), (7, 3)):
-        line = saliency.places(side, stride)[:, 0]
-        rows = np.unique(line)
-        assert len(line) == len(rows) ** 2 and (np.diff(rows) == stride).all()
-        assert rows[0] >= 0 and abs(rows[0] - (side - 1 - rows[-1])) <= 1 and rows[0] < stride
+    for height, width, stride in ((128, 128, 5), (256, 256, 5), (128, 128, 50), (7, 7, 3), (40, 64, 7)):
+        found = saliency.places(height, width, stride)
+        rows, columns = found[:, 0, 0], found[0, :, 1]
+        assert (found[..., 0] == rows[:, None]).all() and (found[..., 1] == columns).all()
+        for side, line in ((height, rows), (width, columns)):
+            assert (np.diff(line) == stride).all() and 0 <= line[0] < stride
+            assert abs(line[0] - (side - 1 - line[-1])) <= 1
+
+
+def test_grey_frames_that_are_wider_than_high(tmp_path):
+    """Every analysis script draws the latest of the stacked frames."""
+    run = untrained("pqn_rnn", tmp_path, env_id="grey_frames:GreyFrames", partial_obs=False, num_seeds=2)
+    out = saliency.main(Args(runs=(str(run),), out=str(tmp_path / "saliency"), kind=("gradient", "perturbation"), at=3))
+    found = np.load(next(out.glob("*perturbation_3_0.npz")))
+    assert found["frame"].shape == (40, 64, 4) and found["policy"].shape == (8, 13)
+    agent = agent_in(run)
+    now, before = (saliency.perturbation_saliency(agent, trajectory_of(agent, 4), lag=lag) for lag in (0, 1))
+    picture = saliency.draw_perturbation([now, before]).axes[0].images[0].get_array()
+    np.testing.assert_array_equal(picture, now.frame[..., -1:].repeat(3, axis=-1))
+    args = contamination.Args(runs=(str(run),), out=str(tmp_path / "bad"), episodes=2, at=2, first=2, steps=2)
+    assert len(list(contamination.main(args).glob(f"{run.name}__single__*.png"))) == 2
+    args = filter_comparison.Args(runs=(str(run),), out=str(tmp_path / "filters"))
+    assert (filter_comparison.main(args) / "filters.png").exists()
+    first, second = filter_comparison.filters_of(agent).values()
+    assert first.shape == (16, 4, 4, 4) and second.shape == (32, 2, 2, 16)
+
+
+def test_a_bright_pixel_of_a_later_frame_does_not_darken_the_page(folder):
+    """Each decision has a scale of its own, from the frames until then."""
+    agent = pixel_agent(folder)
+    trajectory = trajectory_of(agent, 3)
+    found = saliency.gradient_saliency(agent, trajectory)
+    maps = np.zeros_like(found.maps)
+    maps[0, 0, 0, :10] = maps[2] = 4.0  # ten pixels: more than one in 2,000 of one frame, but not of three
+    page = saliency.page_data(dataclasses.replace(found, maps=maps))
+    assert page["roots"][0] == page["roots"][2] == 2.0
 
 
 def test_the_script_writes_pictures_and_numbers_of_both_twins(folder, tmp_path, capsys):
