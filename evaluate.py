@@ -24,6 +24,7 @@ from popgym_arcade.analysis.command_line import PlayArgs, launch, shipped_agents
 from popgym_arcade.analysis.intervals import interval
 from popgym_arcade.analysis.matches import load_rival, match_actor
 from popgym_arcade.analysis.output import new_folder
+from popgym_arcade.analysis.runs import evaluated_with
 from popgym_arcade.analysis.twins import load_in_twins
 from popgym_arcade.baselines import seats
 from popgym_arcade.baselines.devices.mesh import over_seeds
@@ -39,7 +40,18 @@ VIDEO_STEPS = 32  # of a video, between two checks of whether the episodes are o
 RESULTS = ("won", "drawn", "lost")
 COLUMNS = (
     *("run", "script", "memory", "trained_env_id", "trained_partial_obs", "global_step", "seed"),
-    *("env_id", "partial_obs", "twin", "policy", "episodes", "return_mean", "return_std", "return_low", "return_high"),
+    *(
+        "env_id",
+        "env_params",
+        "partial_obs",
+        "twin",
+        "policy",
+        "episodes",
+        "return_mean",
+        "return_std",
+        "return_low",
+        "return_high",
+    ),
     *("return_min", "return_max", "length_mean", "wall_seconds", "against", *RESULTS),
 )
 EPISODE_COLUMNS = ("run", "against", "seed", "env_id", "partial_obs", "policy", "episode", "return", "length")
@@ -152,6 +164,7 @@ def rows_of(episodes: Episodes) -> list[dict]:
         rows.append(
             describe(episodes.agent)
             | {"seed": episodes.agent.args.seed + i, "policy": episodes.policy, "episodes": returns.size}
+            | {"env_params": evaluated_with(dataclasses.asdict(episodes.agent.args))}
             | {"return_mean": returns.mean(), "return_std": returns.std(), "return_low": low, "return_high": high}
             | {"return_min": returns.min(), "return_max": returns.max(), "length_mean": lengths.mean()}
             | {"wall_seconds": round(episodes.seconds, 3), "against": episodes.against}
@@ -198,7 +211,7 @@ def record_video(args: Args, agent: Agent, rival: Agent | None) -> list[np.ndarr
     rival = one_seed(rival, 0) if rival else None
     begin, act = actor_of(agent.args, rival and rival.args)
     params, policy = inputs_of(agent, rival, args.sample)
-    shoot = camera(agent.args, (True, False) if args.side_by_side else (agent.args.partial_obs,))
+    shoot = camera(agent.args, (True, False) if args.side_by_side else (getattr(agent.args, "partial_obs", False),))
 
     def draw(*seen):
         """The first environments; games for two have two rows of what is seen."""

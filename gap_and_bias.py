@@ -28,6 +28,7 @@ from popgym_arcade.analysis.command_line import AnalysisArgs, launch
 from popgym_arcade.analysis.interquartile import Estimate, estimate
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.reference_returns import reference_returns
+from popgym_arcade.analysis.runs import evaluated_with
 from popgym_arcade.analysis.tables import read_table
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName, Range
@@ -75,8 +76,13 @@ class Cell:
 
     algorithm: str
     memory: str
-    env_id: str
+    env_id: str  # followed by the parameters of the environment that the run changed
     twin: str  # mdp or pomdp
+
+    @property
+    def registered(self) -> str:
+        """The id without parameters."""
+        return self.env_id.partition(" ")[0]
 
     def __str__(self) -> str:
         return f"{self.algorithm} {self.memory} {self.env_id} {self.twin}"
@@ -106,7 +112,8 @@ def find_sources(patterns: tuple[str, ...]) -> list[Path]:
     """Run folders and tables that match the patterns, each once. Raises UserError for a pattern that matches none."""
     sources: dict[Path, None] = {}
     for pattern in patterns:
-        found = [source for path in sorted(glob.glob(pattern)) if (source := source_at(Path(path)))]
+        paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
+        found = [source for path in paths if (source := source_at(Path(path)))]
         if not found:
             raise UserError(f"--runs {pattern}: no run folder there (one with an args.json), and no table")
         sources |= dict.fromkeys(path.resolve() for path in found)
@@ -131,8 +138,10 @@ def read_evaluations(source: Path) -> list[Score]:
         path, origin = source, {}
     else:
         about = read_about(source)
-        memory = str(about["args"].get("memory", "none"))
-        path, origin = source / "eval.csv", {"run": source.name, "script": about["script"], "memory": memory}
+        args = about["args"]
+        path, origin = source / "eval.csv", {"run": source.name, "script": about["script"]}
+        origin["memory"] = str(args.get("memory", "none"))
+        origin["env_params"] = evaluated_with(args)
     scores: dict[tuple, Score] = {}
     for line, row in enumerate(read_table(path, READ - {*origin}), start=2):
         try:
@@ -151,7 +160,8 @@ def read_score(row: dict, source: Path) -> Score:
     value = float(row["return_mean"])
     if twin is None or not math.isfinite(value):
         raise ValueError
-    cell = Cell(row["script"].removesuffix("_mlp").removesuffix("_rnn"), row["memory"], row["env_id"], twin)
+    env_id = f"{row['env_id']} {row.get('env_params', '')}".strip()
+    cell = Cell(row["script"].removesuffix("_mlp").removesuffix("_rnn"), row["memory"], env_id, twin)
     return Score(cell, int(row["seed"]), int(row["global_step"]), value, row["run"], source)
 
 
@@ -222,10 +232,10 @@ def read_study(args: Args) -> tuple[Study, list[str]]:
     read = {source: read_evaluations(source) for source in find_sources(args.runs)}
     notes = [f"left out, no greedy evaluation on its own twin: {path}" for path, scores in read.items() if not scores]
     cells = gather([score for scores in read.values() for score in scores])
-    twins = {*popgym_arcade.REGISTERED_ENVIRONMENTS, *(cell.env_id for cell in cells if cell.twin == "pomdp")}
-    without = sorted({cell.env_id for cell in cells} - twins)
+    twins = {*popgym_arcade.REGISTERED_ENVIRONMENTS, *(cell.registered for cell in cells if cell.twin == "pomdp")}
+    without = sorted({cell.env_id for cell in cells if cell.registered not in twins})
     notes += [f"left out, no twins: {', '.join(without)}"] if without else []
-    there = {cell: scores for cell, scores in cells.items() if cell.env_id in twins}
+    there = {cell: scores for cell, scores in cells.items() if cell.registered in twins}
     study = Study(there, args.no_memory, args.normalised)
     if not study.cells:
         raise UserError(f"nothing to compare: {'; '.join(notes)}")

@@ -41,10 +41,11 @@ from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = ("mean_return", "kept", "looked_at")
+LEFT_OUT = {"kept": "earn no more than the random policy", "looked_at": "have last decisions that no frame affects"}
 COLUMNS = (
     *GROUP,
     *("frames", "agents", "episodes"),
-    *(f"{measure}{bound}" for measure in MEASURES for bound in ("", "_low", "_high")),
+    *(f"{measure}{what}" for measure in MEASURES for what in ("", "_low", "_high", "_agents")),
     "random_return",
 )
 AGENT_COLUMNS = (
@@ -67,7 +68,7 @@ class Args(PlayArgs):
     episodes: Annotated[int, Range(1, 10_000)] = 64
     """episodes for each seed of a run, each twin and each number of frames"""
     traced: Annotated[int, Range(1, 10_000)] = 16
-    """how many of these episodes, from the first, to compute the gradient of"""
+    """how many of these episodes, from the first, to compute the gradient of; at most all"""
     seed: NonNegativeInt = 0
     """seed of the episodes"""
 
@@ -179,7 +180,8 @@ def measure(agent: Agent, args: Args) -> Measured:
     Episodes in which no frame affects the last decision are left out of `looked_at`.
     """
     agent = dataclasses.replace(agent, args=dataclasses.replace(agent.args, eval_episodes=args.episodes))
-    deltas = [recall_density(agent, trajectory) for trajectory in record(agent, jax.random.key(args.seed), args.traced)]
+    played = record(agent, jax.random.key(args.seed), min(args.traced, args.episodes))
+    deltas = [recall_density(agent, trajectory) for trajectory in played]
     deltas = [delta for delta in deltas if not np.isnan(delta).any()]
     given = {frames: frames for frames in args.frames} | {ALL: None}
     return Measured(
@@ -191,10 +193,13 @@ def measure(agent: Agent, args: Args) -> Measured:
 
 
 def mean_and_interval(each: list[np.ndarray]) -> dict[str, float]:
-    """The mean and 95% interval of `over_agents`, as "", "_low" and "_high". An agent without a value is left out."""
+    """The mean and 95% interval of `over_agents`, as "", "_low" and "_high", and their number as "_agents".
+
+    Agents without a value are left out.
+    """
     each = [values for values in each if values.size and not np.isnan(values).any()]
     found = map(float, over_agents(each)) if each else (np.nan,) * 3
-    return dict(zip(("", "_low", "_high"), found, strict=True))
+    return dict(zip(("", "_low", "_high"), found, strict=True)) | {"_agents": len(each)}
 
 
 def rows_of(group: str, found: list[Measured]) -> list[dict]:
@@ -207,8 +212,8 @@ def rows_of(group: str, found: list[Measured]) -> list[dict]:
         each = [one.of_episodes(frames) for one in found]
         row = about | {"frames": frames}
         for name in MEASURES:
-            bounds = mean_and_interval([values[name] for values in each])
-            row |= {f"{name}{bound}": value for bound, value in bounds.items()}
+            found_of_measure = mean_and_interval([values[name] for values in each])
+            row |= {f"{name}{what}": value for what, value in found_of_measure.items()}
         rows.append(row)
     return rows
 
@@ -279,6 +284,16 @@ def table(rows: dict[str, list[dict]]) -> str:
     return "\n".join(lines)
 
 
+def left_out(rows: dict[str, list[dict]]) -> list[str]:
+    """A line for each group and measure that leaves out some of the agents."""
+    return [
+        f"{group}, {name.replace('_', ' ')}: {row['agents'] - row[f'{name}_agents']} of {row['agents']} agents {why}"
+        for group, (row, *_) in rows.items()
+        for name, why in LEFT_OUT.items()
+        if row[f"{name}_agents"] < row["agents"]
+    ]
+
+
 def load_with_memory(args: Args) -> list[Agent]:
     """Every seed of the agents. Raises UserError for one whose script has no memory."""
     agents = load_all(args)
@@ -300,7 +315,7 @@ def main(args: Args) -> Path:
         each = [row for name, group in groups.items() for one in group for row in agent_rows_of(name, one)]
         write_csv(out / "agents.csv", AGENT_COLUMNS, each)
         draw(rows).savefig(out / "last_frames.png", dpi=150)
-    print(table(rows), f"written to {out}", sep="\n")
+    print(table(rows), *left_out(rows), f"written to {out}", sep="\n")
     return out
 
 

@@ -87,7 +87,7 @@ class Recall:
     """The recall densities of one agent on one twin."""
 
     agent: Agent  # without a seed axis
-    deltas: list[np.ndarray]  # float64 [T], for each episode in which something matters to the last decision
+    deltas: dict[int, np.ndarray]  # float64 [T], by episode in which something matters to the last decision
     blind: int = 0  # number of the other episodes
     returns: tuple[float, ...] = ()  # of all episodes
 
@@ -98,16 +98,16 @@ def mean_and_interval(recalls: list[Recall], measure: Callable) -> tuple[np.ndar
     if not recalls:
         size = np.shape(measure(np.ones(1)))
         return (np.full(size, np.nan),) * 3
-    return over_agents([np.stack([measure(delta) for delta in recall.deltas]) for recall in recalls])
+    return over_agents([np.stack([measure(delta) for delta in recall.deltas.values()]) for recall in recalls])
 
 
 def row_of(group: str, recalls: list[Recall]) -> dict:
     """A group's row of `recall_density.csv`."""
     mean, low, high = mean_and_interval(recalls, lambda delta: np.array(list(masses(delta).values())))
-    lengths = [len(delta) for recall in recalls for delta in recall.deltas]
+    lengths = [len(delta) for recall in recalls for delta in recall.deltas.values()]
     row = about_group(group, recalls[0].agent)
-    blind = sum(recall.blind for recall in recalls)
-    row |= {"agents": len(recalls), "episodes": len(lengths), "episodes_left_out": blind}
+    blind, agents = sum(recall.blind for recall in recalls), sum(bool(recall.deltas) for recall in recalls)
+    row |= {"agents": agents, "episodes": len(lengths), "episodes_left_out": blind}
     row |= {"length_mean": np.mean(lengths) if lengths else np.nan}
     for i, mass in enumerate(MASSES):
         row |= {mass: mean[i], f"{mass}_low": low[i], f"{mass}_high": high[i]}
@@ -126,7 +126,8 @@ def density_rows_of(group: str, recalls: list[Recall], bins: int) -> list[dict]:
 
 def agent_row_of(group: str, recall: Recall) -> dict:
     """An agent's row of `agents.csv`: means over its episodes; the return is the mean over all of them."""
-    found = [{"length_mean": len(delta), "first_frame": delta[0]} | masses(delta) for delta in recall.deltas]
+    deltas = recall.deltas.values()
+    found = [{"length_mean": len(delta), "first_frame": delta[0]} | masses(delta) for delta in deltas]
     names = ("length_mean", "first_frame", *MASSES)
     row = {name: np.mean([each[name] for each in found]) if found else np.nan for name in names}
     row |= {"return_mean": np.mean(recall.returns), "episodes": len(found), "episodes_left_out": recall.blind}
@@ -138,7 +139,7 @@ def episode_rows_of(recall: Recall) -> list[dict]:
     """An agent's rows of `episodes.csv`."""
     about = {name: value for name, value in describe(recall.agent).items() if name in EPISODE_COLUMNS}
     about |= {"seed": recall.agent.args.seed}
-    return [about | {"episode": k, "length": len(delta)} | masses(delta) for k, delta in enumerate(recall.deltas)]
+    return [about | {"episode": k, "length": len(delta)} | masses(delta) for k, delta in recall.deltas.items()]
 
 
 # ---------------------------------------------------------------------------------------------------------- pictures
@@ -205,15 +206,16 @@ def measure(agents: list[Agent], args: Args) -> list[Recall]:
                 deltas.append(recall_density(agent, trajectory, args.norm))
                 returns.append(float(trajectory.reward.sum()))
                 bar.update()
-            known = [delta for delta in deltas if not np.isnan(delta).any()]
+            known = {k: delta for k, delta in enumerate(deltas) if not np.isnan(delta).any()}
             recalls.append(Recall(agent, known, len(deltas) - len(known), tuple(returns)))
     return recalls
 
 
 def filled_up(recall: Recall) -> np.ndarray:
     """The densities as one array [episodes, steps], NaN after the end of an episode."""
-    longest = max(map(len, recall.deltas), default=0)
-    ends = [np.pad(delta, (0, longest - len(delta)), constant_values=np.nan) for delta in recall.deltas]
+    deltas = recall.deltas.values()
+    longest = max(map(len, deltas), default=0)
+    ends = [np.pad(delta, (0, longest - len(delta)), constant_values=np.nan) for delta in deltas]
     return np.stack(ends) if ends else np.empty((0, 0))
 
 

@@ -71,8 +71,8 @@ def agent_of(row: dict) -> dict[str, str]:
 
 
 def other_id(row: dict) -> str:
-    """The id that the agent of a row plays, or nothing if that is the one it was trained on."""
-    played = row.get("env_id", row["trained_env_id"])
+    """The id that the agent of a row plays, with its parameters; nothing if that is the one it was trained on."""
+    played = f"{row.get('env_id', row['trained_env_id'])} {row.get('env_params', '')}".strip()
     return "" if played == row["trained_env_id"] else played
 
 

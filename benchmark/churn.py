@@ -5,13 +5,14 @@
 
 The first command reads the TensorBoard events of the runs. It writes OUT.csv (a row for each run, seed and tenth of the
 training) and, from that file alone, OUT.md and OUT.png. The second makes these again. With --runs as well, it adds
-their rows.
+their rows, and replaces those of the same runs. Unfinished runs are left out.
 
 Churn is the share of steps whose greedy action one gradient step changes, or all gradient steps of a rollout but the
 last (Schaul et al. 2022, https://arxiv.org/abs/2206.00730). The table and the dots are interquartile means over ids and
 seeds of the mean over a training, with 95% stratified bootstrap intervals (Agarwal et al. 2021).
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,21 @@ def tenths(curve: list, total: int) -> np.ndarray:
 
 
 def collect(patterns: tuple[str, ...], table: str = "") -> list[dict]:
-    """The rows of an earlier table and of all runs; a run that is in both counts once.
+    """The rows of an earlier table and of all runs. Rows of a run replace those that the table has of it.
 
-    Raises UserError for a pattern that matches no run, and for a seed that appears twice.
+    A run without churn in the last tenth of its training is left out, and a line says so. Raises UserError for a
+    pattern that matches no run, for a seed that appears twice, and if nothing is left.
     """
-    found = {table: read_table(Path(table), COLUMNS, "--csv")} if table else {}
-    known = {row["run"] for rows in found.values() for row in rows}
     folders = find_runs(patterns, holding="eval.csv") if patterns else []
-    found |= {str(folder): list(rows_of(folder)) for folder in folders if folder.name not in known}
+    of_runs = {str(folder): list(rows_of(folder)) for folder in folders}
+    for folder in [folder for folder, rows in of_runs.items() if np.isnan(rows[-1]["churn_per_step"])]:
+        print(f"left out, unfinished: {folder}", file=sys.stderr)
+        del of_runs[folder]
+    earlier = read_table(Path(table), COLUMNS, "--csv") if table else []
+    again = {Path(folder).name for folder in of_runs}
+    found = {table: [row for row in earlier if row["run"] not in again]} | of_runs
+    if not any(found.values()):
+        raise UserError("--runs: no training has ended yet")
     sources: dict[tuple, str] = {}
     for source, rows in found.items():
         for row in rows:

@@ -124,9 +124,13 @@ smoke_or() { # STEPS [SMOKE_STEPS [SMOKE_FLAGS]] -> flags
     fi
 }
 
+place_of() { # script, flags -> folder of this training
+    echo "$RUN_DIR/${part:+$part/}$(printf %s "$*" | cksum | cut -d ' ' -f 1)"
+}
+
 train() { # script, flags: trains or resumes; skips a complete training
     local place flags=() saved lock trained_by
-    place="$RUN_DIR/${part:+$part/}$(printf %s "$*" | cksum | cut -d ' ' -f 1)"
+    place="$(place_of "$@")"
     places+=("$place")
     if [ -n "$DRY_RUN" ]; then
         print_command "$@" --run-dir "$place"
@@ -175,8 +179,8 @@ variant() { # script, name, sed expressions: edits a copy of the script and trai
     train "$place/$script" --exp-name "$name" $flags
 }
 
-code_of() { # script -> checksum of the script and of the package code that trainings use
-    { cat "$1" popgym_arcade/{,environments/,worlds/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
+code_of() { # files -> checksum of these and of the package code that trainings use
+    { cat "$@" popgym_arcade/{,environments/,worlds/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
 }
 
 # Runs Python in the background, because bash handles a signal at once only while it waits for a background process.
@@ -225,7 +229,7 @@ move_aside() { # folder: renames it after the time it was made, to make room for
 
 # Skipped if the folder has the results of the same command and no training is newer.
 analyse() { # analysis script, name of its folder, flags
-    local folder="$OUT/$2" command="$1 ${*:3}"
+    local folder="$OUT/$2" command="$1 ${*:3}" made_by
     if [ -n "$DRY_RUN" ]; then
         print_command "$1" --out "$folder" "${@:3}"
         analysed+=("$folder")
@@ -234,14 +238,18 @@ analyse() { # analysis script, name of its folder, flags
     if [ -e "$folder" ] && [ "$(cat "$folder/command" 2> /dev/null)" = "$command" ] &&
         [ -z "$(find "$RUN_DIR" -name complete -newer "$folder")" ]; then
         echo "up to date: $folder"
+        [ ! -s "$folder/code" ] || [ "$(cat "$folder/code")" = "$(code_of "$1" popgym_arcade/analysis/*.py)" ] ||
+            echo "made with different code; remove $folder to make it again" >&2
         analysed+=("$folder")
         return
     fi
+    made_by="$(code_of "$1" popgym_arcade/analysis/*.py)"
     rm -rf "$folder.partial" # of an analysis that failed
     if call "$1" --out "$folder.partial" "${@:3}"; then
         move_aside "$folder"
         mv "$folder.partial" "$folder"
         echo "$command" > "$folder/command"
+        echo "$made_by" > "$folder/code"
         touch "$folder"
         analysed+=("$folder")
     else

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Which memory, for which game, how far back (docs/study.md). Settings: see common.sh. PARTS, all of them by default:
+# Which memory, for which game, how far back (docs/study.md). Settings: see common.sh. PARTS, in this order, all of them
+# by default:
 #   pqn      pqn_rnn.py with MEMORIES, and MLP (no memory), on both twins of ENVS
 #   ppo      ppo_rnn.py with PPO_MEMORIES, and MLP, on the partially observable twins of PPO_ENVS
 #   length   how far back each memory reaches: benchmark/memory_length.sh with MEMORIES
@@ -17,7 +18,7 @@ ENVS="${ENVS:-BreakoutEasy CartPoleEasy CountRecallEasy MineSweeperEasy NoisyCar
 source "$(dirname "$0")/common.sh"
 PARTS="${PARTS:-pqn ppo length analyse}"
 MEMORIES="${MEMORIES:-MinGRU GRU LSTM LRU FFM FART GDN Attention}"
-of_pqn=() of_both=() deep=() shown=() # patterns of run folders: for gap and bias, PPO and PQN, the others, saliency
+of_pqn=() deep=() shown=() # patterns of run folders: for gap and bias, the other analyses, saliency
 
 flags_of() { # algorithm, id -> flags
     case "$BUDGET $1" in
@@ -33,15 +34,18 @@ among() { # word, list of words: whether it is one of them
     [[ " $2 " == *" $1 "* ]]
 }
 
+pqn_with() { # id, twin, memory -> script and flags
+    echo pqn_rnn.py --env-id "$1" "$(flag_of "$2")" --memory "$3" $(flags_of pqn "$1") --log-churn $seeds
+}
+
 train_pqn() {
     local env twin memory runs compared=()
     for env in $ENVS; do
         for twin in $TWINS; do
             for memory in $MEMORIES MLP; do
-                train pqn_rnn.py --env-id "$env" "$(flag_of "$twin")" --memory "$memory" $(flags_of pqn "$env") --log-churn $seeds
+                train $(pqn_with "$env" "$twin" "$memory")
                 runs="${places[-1]}/*__*"
                 of_pqn+=("$runs")
-                if [ "$twin" = pomdp ] && among "$env" "$PPO_ENVS" && among "$memory" "$PPO_MEMORIES MLP"; then of_both+=("$runs"); fi
                 if among "$env" "$DEEP_ENVS" && among "$memory" "$DEEP_MEMORIES"; then deep+=("$runs"); fi
                 if [ "$env $memory" = "${DEEP_ENVS%% *} ${DEEP_MEMORIES%% *}" ]; then shown+=("$runs"); fi
             done
@@ -52,15 +56,17 @@ train_pqn() {
     run benchmark/churn.py --runs "${of_pqn[@]}" --out "$OUT/memory_study_churn"
 }
 
-train_ppo() { # and compares it with PQN, as far as that was trained
-    local env memory
+train_ppo() { # and compares it with PQN, as far as that was trained, also in an earlier call
+    local env memory pqn runs=()
     for env in $PPO_ENVS; do
         for memory in $PPO_MEMORIES MLP; do
             train ppo_rnn.py --env-id "$env" --partial-obs --memory "$memory" $(flags_of ppo "$env") $seeds
-            of_both+=("${places[-1]}/*__*")
+            runs+=("${places[-1]}/*__*")
+            pqn="$(place_of $(pqn_with "$env" pomdp "$memory"))"
+            if [ -e "$pqn/complete" ] || among "$pqn" "${places[*]}"; then runs+=("$pqn/*__*"); fi
         done
     done
-    run benchmark/report.py --runs "${of_both[@]}" --out "$OUT/memory_study_ppo" --title "PPO and PQN" --by script+memory
+    run benchmark/report.py --runs "${runs[@]}" --out "$OUT/memory_study_ppo" --title "PPO and PQN" --by script+memory
 }
 
 measure_lengths() {
@@ -87,11 +93,9 @@ analyse_pqn() {
 }
 
 for name in $PARTS; do
-    case "$name" in
-        pqn) train_pqn ;;
-        ppo) train_ppo ;;
-        length) measure_lengths ;;
-        analyse) analyse_pqn ;;
-        *) refuse "PARTS=$PARTS: use some of pqn ppo length analyse" ;;
-    esac
+    among "$name" "pqn ppo length analyse" || refuse "PARTS=$PARTS: use some of pqn ppo length analyse"
 done
+if among pqn "$PARTS"; then train_pqn; fi
+if among ppo "$PARTS"; then train_ppo; fi
+if among length "$PARTS"; then measure_lengths; fi
+if among analyse "$PARTS"; then analyse_pqn; fi

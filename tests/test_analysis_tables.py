@@ -84,6 +84,8 @@ def test_another_id_and_another_policy_are_named(tmp_path):
         "sample",
         "0.200",
     )
+    rows = [evaluation(0, "pomdp", 0.1, env_id="SkittlesEasy", env_params="max_steps_in_episode=7")]
+    assert lines_of(write(tmp_path / "evaluate.csv", rows))[0]["played on"] == "SkittlesEasy max_steps_in_episode=7"
 
 
 def test_both_twins_are_side_by_side_and_seeds_are_put_together(tmp_path):

@@ -268,6 +268,34 @@ def test_an_analysis_is_made_again_when_it_failed_or_a_training_is_newer(tmp_pat
     assert not list(tmp_path.glob("out/*.partial"))
 
 
+def test_an_analysis_made_with_different_code_is_kept_and_said(tmp_path):
+    path, settings = ROOT / "benchmark/memory_study.sh", {"ENVS": "CartPoleEasy", "BUDGET": "smoke", "MEMORIES": "GRU"}
+    assert run(path, tmp_path, **settings).returncode == 0
+    done = run(path, tmp_path, **settings)
+    assert "up to date" in done.stdout and "different code" not in done.stderr
+    (tmp_path / "out/contamination/code").write_text("1 2\n")
+    done = run(path, tmp_path, **settings)
+    folder = tmp_path / "out/contamination"
+    assert done.stderr.splitlines() == [f"made with different code; remove {folder} to make it again"]
+
+
+def test_ppo_is_compared_with_the_pqn_of_an_earlier_call_and_parts_have_one_order(tmp_path):
+    path, settings = ROOT / "benchmark/memory_study.sh", {"ENVS": "CartPoleEasy", "BUDGET": "smoke", "MEMORIES": "GRU"}
+
+    def compared():
+        (report,) = [call for call in calls(tmp_path) if "memory_study_ppo" in call]
+        (tmp_path / "calls").unlink()
+        return sorted(re.findall(PLACE, report))
+
+    assert run(path, tmp_path, **settings, PARTS="ppo").returncode == 0
+    alone = compared()
+    assert run(path, tmp_path, **settings, PARTS="ppo pqn").returncode == 0
+    both = compared()
+    assert len(alone) == 2 and len(both) == 4 and {*alone} < {*both}
+    assert run(path, tmp_path, **settings, PARTS="ppo").returncode == 0 and compared() == both
+    assert run(path, tmp_path, **settings, PARTS="ppo pqm").returncode == 2
+
+
 def test_worse_trainings_are_repeated_with_other_seeds(tmp_path):
     path, settings = ROOT / "benchmark/regression.sh", {"BUDGET": "smoke", "SEEDS": "0 1"}
     assert run(path, tmp_path, **settings).returncode == 0

@@ -55,6 +55,26 @@ def test_churn_by_tenth_memory_and_twin(tmp_path):
     assert {row["memory"] for row in both[len(rows) :]} == {"LRU"}
 
 
+def test_an_unfinished_training_is_left_out_and_a_run_replaces_its_rows_in_the_table(tmp_path, capsys):
+    run = write_training(tmp_path / "runs", "GRU", "SkittlesEasy", True, 0.4)
+    half = write_training(tmp_path / "runs", "LRU", "SkittlesEasy", True, 0.4)
+    about = json.loads((half / "args.json").read_text())
+    about["args"]["total_timesteps"] = 400
+    (half / "args.json").write_text(json.dumps(about))
+    out = str(tmp_path / "churn")
+    churn.main(churn.Args(runs=(f"{tmp_path}/runs/*",), out=out))
+    assert capsys.readouterr().err == f"left out, unfinished: {half}\n"
+    rows = read_csv(Path(f"{out}.csv"))
+    assert {row["run"] for row in rows} == {run.name}
+    stale = tmp_path / "stale.csv"
+    stale.write_text(Path(f"{out}.csv").read_text().replace(rows[0]["churn_per_step"], "0.9"))
+    churn.main(churn.Args(csv=str(stale), runs=(str(run),), out=out))
+    assert read_csv(Path(f"{out}.csv")) == rows
+    with pytest.raises(UserError, match="no training has ended yet"):
+        churn.main(churn.Args(runs=(str(half),), out=str(tmp_path / "none")))
+    assert not list(tmp_path.glob("none*"))
+
+
 def test_the_table_of_the_page_comes_from_its_file():
     folder = Path(__file__).parent.parent / "docs/figures/memory_study"
     assert churn.table(read_csv(folder / "churn.csv")) == (folder / "churn.md").read_text()

@@ -17,9 +17,9 @@ EVAL = ("global_step", "seed", "env_id", "partial_obs", "policy", "episodes", "r
 EVALUATE = ("run", "script", "memory", "trained_env_id", "trained_partial_obs", *EVAL)
 
 
-def write_run(folder, script, memory, env_id, twin, returns, seed=0, time="20260101-000000"):
+def write_run(folder, script, memory, env_id, twin, returns, seed=0, time="20260101-000000", **more):
     """A run of several seeds whose last greedy evaluation gave `returns`; what comes before it must not count."""
-    args = {"env_id": env_id, "seed": seed} | ({} if memory == "none" else {"memory": memory})
+    args = {"env_id": env_id, "seed": seed} | ({} if memory == "none" else {"memory": memory}) | more
     run = folder / f"{env_id}__{twin}__{script}__{memory}__{seed}__{time}"
     run.mkdir(parents=True)
     (run / "args.json").write_text(json.dumps({"script": script, "args": args}))
@@ -278,6 +278,28 @@ def test_bad_arguments_are_refused(tmp_path, changes, words):
 
 
 # ------------------------------------------------------------------------------------------------------------ picture
+
+
+def test_runs_with_other_parameters_are_other_environments(tmp_path):
+    """They are not mixed with those that have the game's own, and cannot be normalised."""
+    returns = [0.2, 0.4]
+    for twin in ("mdp", "pomdp"):
+        write_run(tmp_path / "runs", "pqn_rnn", "GRU", "NavigatorEasy", twin, returns)
+        write_run(
+            *(tmp_path / "runs", "pqn_rnn", "GRU", "NavigatorEasy", twin, [0.9], 2, "20260101-000001"),
+            env_params=["max_steps_in_episode=5"],
+            eval_env_params=["max_steps_in_episode=7"],
+        )
+    study, _ = gap_and_bias.read_study(Args(runs=(f"{tmp_path}/runs/*",)))
+    assert study.env_ids == ["NavigatorEasy", "NavigatorEasy max_steps_in_episode=7"]
+    assert [len(study.cells[cell]) for cell in study.cells] == [2, 2, 1, 1]
+    with pytest.raises(UserError, match="best return of NavigatorEasy max_steps_in_episode=7 are not known"):
+        gap_and_bias.read_study(Args(runs=(f"{tmp_path}/runs/*",), normalised=True))
+
+
+def test_a_folder_with_brackets_in_its_name_is_found(tmp_path):
+    run = write_run(tmp_path / "a[1]", "pqn_rnn", "GRU", "NavigatorEasy", "mdp", [0.2])
+    assert gap_and_bias.find_sources((str(run),)) == [run.resolve()]
 
 
 def study_of(tmp_path, **changes):

@@ -86,6 +86,8 @@ def test_shares_of_return_and_gradient(folder):
     assert list(found.returns) == [1, LONG, ALL] == list(found.looked_at)
     np.testing.assert_array_equal(found.returns[LONG], found.returns[ALL])
     np.testing.assert_array_equal(found.returns[ALL], last_frames.returns_of(agent, None, 2))
+    all_of_them = last_frames.measure(agent, Args(frames=(1,), episodes=1, traced=3, seed=2))
+    assert all_of_them.looked_at[1].size == 1
     met = record(agent, jax.random.key(2), 3)
     np.testing.assert_allclose(found.looked_at[1], [recall_density(agent, one)[-1] for one in met])
     np.testing.assert_allclose(found.looked_at[LONG], 1)
@@ -106,7 +108,26 @@ def test_an_interval_is_over_agents_or_over_the_episodes_of_one():
     one, other, blind = np.array([0.0, 1.0, 2.0]), np.array([3.0, 3.0]), np.array([])
     alone = last_frames.mean_and_interval([one, blind])
     assert alone[""] == 1 and alone["_low"] < 1 < alone["_high"]
-    assert last_frames.mean_and_interval([one, other]) == {"": 2, "_low": 1, "_high": 3}
+    assert alone["_agents"] == 1
+    assert last_frames.mean_and_interval([one, other]) == {"": 2, "_low": 1, "_high": 3, "_agents": 2}
+
+
+def test_agents_that_a_measure_leaves_out_are_counted_and_named(folder):
+    """One of three earns no more than the random policy, and nothing affects the last decision of another."""
+    agent = agent_of(folder)
+
+    def measured(earned, *looked_at):
+        return Measured(
+            agent, 0.2, dict.fromkeys((1, ALL), np.full(2, earned)), dict.fromkeys((1, ALL), np.array(looked_at))
+        )
+
+    rows = last_frames.rows_of("mine", [measured(0.5, 0.5), measured(0.1, 0.25), measured(0.7)])
+    row = rows[0]
+    assert (row["agents"], row["mean_return_agents"], row["kept_agents"], row["looked_at_agents"]) == (3, 3, 2, 2)
+    assert last_frames.left_out({"mine": rows}) == [
+        "mine, kept: 1 of 3 agents earn no more than the random policy",
+        "mine, looked at: 1 of 3 agents have last decisions that no frame affects",
+    ]
 
 
 def test_tables_and_picture(folder, tmp_path, capsys):
@@ -126,7 +147,7 @@ def test_tables_and_picture(folder, tmp_path, capsys):
         assert float(row["mean_return_low"]) <= float(row["mean_return"]) <= float(row["mean_return_high"])
     assert {row["looked_at"] for row in rows if row["memory"] == "MLP"} == {"1.0"}
     assert (out / "last_frames.png").read_bytes().startswith(b"\x89PNG")
-    assert capsys.readouterr().out.count("pqn_rnn, GRU") == 3
+    assert sum("pqn_rnn, GRU" in line for line in capsys.readouterr().out.splitlines() if "agents" not in line) == 3
 
 
 def test_a_script_without_memory_is_refused(folder):

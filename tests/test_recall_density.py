@@ -79,10 +79,13 @@ def test_an_episode_in_which_nothing_matters_has_no_density(folder):
     nothing = dataclasses.replace(agent, params=jax.tree.map(np.zeros_like, agent.params))
     (trajectory,) = record(nothing, jax.random.key(0), 1, 3)
     assert np.isnan(recall_density.recall_density(nothing, trajectory)).all()
-    recall = Recall(nothing, [], blind=1)
+    recall = Recall(nothing, {}, blind=1)
     row = recall_density.row_of("mine", [recall])
-    assert (row["episodes"], row["episodes_left_out"]) == (0, 1) and np.isnan(row["last"])
-    assert recall_density.row_of("mine", [recall, Recall(agent, [np.array([0.0, 1.0])])])["last"] == 1
+    assert (row["agents"], row["episodes"], row["episodes_left_out"]) == (0, 0, 1) and np.isnan(row["last"])
+    second = Recall(agent, {1: np.array([0.0, 1.0])}, blind=1)
+    row = recall_density.row_of("mine", [recall, second])
+    assert (row["last"], row["agents"]) == (1, 1)
+    assert [row["episode"] for row in recall_density.episode_rows_of(second)] == [1]
 
 
 def test_a_saturated_policy_still_has_a_density(folder):
@@ -117,7 +120,7 @@ def test_thirds_are_those_of_the_paper():
 def test_the_expectation_gives_every_agent_the_same_weight(folder):
     agent = agent_of(folder)
     early, late = np.array([1.0, 0, 0]), np.array([0, 0, 1.0])
-    one, other = Recall(agent, [early, late]), Recall(agent, [late])
+    one, other = Recall(agent, {0: early, 1: late}), Recall(agent, {0: late})
     mean, low, high = recall_density.mean_and_interval([one, other], lambda d: np.array([d[0], d[-1]]))
     np.testing.assert_allclose(mean, [0.25, 0.75])
     np.testing.assert_allclose((low, high), [[0, 0.5], [0.5, 1]])

@@ -348,6 +348,14 @@ def test_ids_are_put_together_between_the_random_and_the_best_policy(tmp_path):
     assert wide[0]["GRU"].startswith(f"{first.final.mean():.3f} (") and wide[0]["best possible"] == "1.000"
 
 
+def test_a_file_in_the_place_of_the_folder_is_one_line(tmp_path):
+    write_run(tmp_path / "runs", "a", "GRU", [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)])
+    (tmp_path / "file").touch()
+    flags = ("--runs", f"{tmp_path}/runs/*", "--out", f"{tmp_path}/file/report")
+    done = called(ROOT / "benchmark/report.py", *flags)
+    assert done.returncode == 2 and done.stderr == f"report.py: error: {tmp_path}/file: File exists\n"
+
+
 def test_groups_are_compared_over_all_ids_together(tmp_path, capsys):
     for env_id in ("CartPoleEasy", "SkittlesEasy"):
         for memory, more in (("GRU", 0.3), ("LRU", 0.25), ("MLP", 0.0)):
@@ -475,10 +483,11 @@ def test_time_and_speed_of_all_ids_together(tmp_path, monkeypatch):
     assert profiles.lines[0].get_xdata().tolist() == THRESHOLDS.tolist()
 
 
-def test_ids_with_parameters_of_their_own_are_not_normalised(tmp_path):
+@pytest.mark.parametrize("flag", ["env_params", "eval_env_params"])
+def test_ids_with_parameters_of_their_own_are_not_normalised(tmp_path, flag):
     for name, env_id in (("a", "CartPoleEasy"), ("b", "SkittlesEasy")):
         rows = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)]
-        write_run(tmp_path / "runs", name, "GRU", rows, env_id, env_params=["max_steps_in_episode=7"])
+        write_run(tmp_path / "runs", name, "GRU", rows, env_id, **{flag: ["max_steps_in_episode=7"]})
     out = tmp_path / "out"
     (tmp_path / "out_summary.md").write_text("of an earlier report")
     report.main(report.Args(runs=(f"{tmp_path}/runs/*",), out=str(out)))

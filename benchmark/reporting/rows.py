@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from popgym_arcade.analysis.groups import WITHIN_A_GROUP
-from popgym_arcade.analysis.runs import find_runs, read_run, scalars
+from popgym_arcade.analysis.runs import evaluated_with, find_runs, read_run, scalars
 from popgym_arcade.analysis.tables import read_table
 from popgym_arcade.baselines.errors import UserError
 
@@ -106,8 +106,8 @@ def rows_of(folder: Path, name: str, by: str, training: bool) -> Iterator[dict]:
         step, more = int(row["global_step"]), {}
         if tasks > 1:
             more["task_steps"] = step // tasks
-        if about["args"].get("env_params"):
-            more["env_params"] = " ".join(about["args"]["env_params"])
+        if env_params := evaluated_with(about["args"]):
+            more["env_params"] = env_params
         if row["policy"] == "greedy" and step in minutes:
             more["minutes"] = round(minutes[step], 2)
         if speed is not None:

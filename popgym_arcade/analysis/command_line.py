@@ -64,11 +64,19 @@ def showcase(script: str) -> tuple[str, ...]:
 
 
 def launch(main: Callable, args_class: type) -> Any:
-    """What `main` returns for the arguments on the command line. A UserError becomes one line and ends the program."""
+    """What `main` returns for the arguments on the command line.
+
+    A UserError becomes one line and ends the program, and so does a file that cannot be read or written.
+    """
     script = sys.modules[main.__module__]
     with readable_output():
         try:
             return main(read_flags(args_class, header=script.__doc__))
         except UserError as error:
-            print(f"{Path(script.__file__).name}: error: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
+            told, exit_code = str(error), error.exit_code
+        except OSError as error:
+            if error.filename is None:
+                raise
+            told, exit_code = f"{error.filename}: {error.strerror}", UserError.exit_code
+        print(f"{Path(script.__file__).name}: error: {told}", file=sys.stderr)
+        sys.exit(exit_code)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from popgym_arcade.analysis.tables import read_csv
+from popgym_arcade.baselines.env_params import name_of
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import expanded, not_utf8
 from popgym_arcade.baselines.scripts import read_about
@@ -43,6 +44,12 @@ def read_run(folder: Path) -> tuple[dict, list[dict]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{folder} is not a run folder: {error}") from None
     return read_about(folder), rows
+
+
+def evaluated_with(args: dict[str, Any]) -> str:
+    """The parameters that a run's evaluations change in the environment, sorted, from the arguments of the run."""
+    changes = (*args.get("env_params", ()), *args.get("eval_env_params", ()))
+    return " ".join(sorted({name_of(change): change for change in changes}.values()))
 
 
 @functools.cache
