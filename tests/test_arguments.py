@@ -49,6 +49,9 @@ REFUSED = [
     (f"--exp-name {'x' * 300} --run-dir {'y' * 300}", "--exp-name"),
     ("--num-envs 0", "--num-envs 0: use 1 or more"),
     ("--total-timesteps 3000000000", "a number from 1 to"),
+    ("--total-timesteps 2147483647", "2147483647: use 2147482624 or less, in whole updates"),
+    ("--compile-cache /dev/null/x", "--compile-cache /dev/null/x: /dev/null is not a folder that can be written to"),
+    ("--distributed --coordinator-address h:1 --num-processes 0 --process-id 0", "--num-processes 0: use 1 or more"),
     ("--seed 2147483647", "from 0 to 2147483646"),
     ("--seed -1", "--seed -1: use 0 or more"),
     ("--precision float8", "bfloat16"),
@@ -134,6 +137,7 @@ def test_every_flag_is_read_somewhere(name):
     (30, 2, 1, 8, "--num-envs 16 or 32, or --num-devices 5 or 15, or a multiple of 8 as --num-seeds"),
     (8, 4, 1, 4, "--num-envs 16, or --num-devices 2, or"),
     (8, 4, 3, 4, "--num-envs 16, or --num-devices 2, or"),
+    (3, 6, 1, 2, "--num-envs 12, or --num-devices 1, or"),
 ])  # fmt: skip
 def test_what_does_not_divide_is_refused_with_what_does(monkeypatch, envs, minibatches, seeds, count, message):
     monkeypatch.setattr(jax, "device_count", lambda: count)

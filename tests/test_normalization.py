@@ -62,6 +62,19 @@ def test_the_reward_scale_is_the_deviation_of_all_discounted_sums():
     np.testing.assert_allclose(scale.sums, last, atol=1e-5)
 
 
+def test_rollouts_before_the_first_reward_do_not_shrink_the_unit():
+    """After a hundred of them, the first reward would be learned as 321."""
+    rollout, nothing = random_rollout(0), random_rollout(0)
+    nothing.reward = jnp.zeros_like(rollout.reward)
+    late = early = RewardScale.fresh(3)
+    for _ in range(100):
+        late = late.updated(nothing, 0.9)
+    assert float(late.std) == 1
+    late, early = late.updated(rollout, 0.9), early.updated(rollout, 0.9)
+    assert float(late.std) == float(early.std) != 1
+    assert float(late.updated(nothing, 0.9).moments.count) == 2 * float(late.moments.count)  # from then on, they count
+
+
 class LargeRewards(CartPole):
     """CartPole-v1, but a step pays 1,024."""
 

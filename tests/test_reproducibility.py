@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 from runs import ROOT, assert_end_alike, only, parsed, rows
 from scripts import script, small, usually
 
-from popgym_arcade.baselines.running.command_line import set_up
+from popgym_arcade.baselines.running import programs
+from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
+from popgym_arcade.baselines.running.metrics import repeat
 
 
 @pytest.mark.slow
@@ -36,9 +39,19 @@ def test_compiled_programs_are_kept_and_determinism_can_be_asked_for(tmp_path):
     assert results[0] == results[1]
 
 
-def test_deterministic_tells_the_compiler(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_mine=1")
-    set_up(script("pqn_mlp").Args())
-    assert os.environ["XLA_FLAGS"] == "--xla_mine=1"
-    set_up(script("pqn_mlp").Args(deterministic=True))
-    assert os.environ["XLA_FLAGS"].split()[:2] == ["--xla_mine=1", "--xla_gpu_deterministic_ops=true"]
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_deterministic_tells_the_compiler(monkeypatch, deterministic):
+    """Every program of a run: the compiler complains about an option that it does not know."""
+    monkeypatch.setattr(programs, "DETERMINISTIC", {"xla_no_such_option": True})
+    args = small("pqn_mlp", env_id="CartPole-v1", deterministic=deterministic)
+    (init, update), (_, begin, act) = (getattr(script("pqn_mlp"), f"make_{name}")(args) for name in ("train", "actor"))
+    train_keys, eval_keys = make_keys(args)
+    state = programs.abstract_state(args, init, train_keys)
+    evaluate = make_evaluate(args, begin, act)
+    for compile_it in (
+        lambda: programs.jit_init(args, init, state)(train_keys),
+        lambda: programs.compile_train_chunk(args, repeat(update), state),
+        lambda: programs.compile_evaluate(args, evaluate, state.params, eval_keys, 0.0),
+    ):
+        with pytest.raises(Exception, match="xla_no_such_option") if deterministic else nullcontext():
+            compile_it()

@@ -47,7 +47,7 @@ class RunArgs:
     """train on several hosts, found through the cluster's variables (SLURM) or through the next three flags"""
     coordinator_address: str = ""
     """HOST:PORT of process 0, with any free port"""
-    num_processes: int | None = None
+    num_processes: Count | None = None
     """number of processes that train together"""
     process_id: int | None = None
     """index of this process, from 0"""
@@ -144,6 +144,9 @@ class RunArgs:
         self.check_memory_size()
         if self.update_size > MAX_INT:
             raise UserError(f"an update has {self.update_size} steps: lower --num-envs, {MAX_INT} is the limit")
+        if self.num_updates * self.update_size > MAX_INT:
+            most = MAX_INT // self.update_size * self.update_size
+            raise UserError(f"--total-timesteps {self.total_timesteps}: use {most} or less, in whole updates")
         self.check_tasks()
         self.check_save_every()
         self.check_exp_name()
@@ -168,12 +171,13 @@ class RunArgs:
         available, count = jax.device_count(), self.num_devices or jax.device_count()
         if not 0 <= self.num_devices <= available:
             raise UserError(f"--num-devices {self.num_devices}: use a number from 1 to {available}, or 0 for all")
-        groups = self.num_envs // group
-        if groups % count and self.num_seeds % count:
+        groups = self.num_envs // group  # 0 for games for two in which a minibatch has less than a player of each
+        if (groups % count or groups < count > 1) and self.num_seeds % count:
             envs = limits.nearest_multiples(self.num_envs, group * count)
+            devices = limits.nearest_divisors(groups or 1, count)
             raise UserError(
                 f"{count} devices cannot share --num-envs {self.num_envs} in groups of {group}: use --num-envs {envs}, "
-                f"or --num-devices {limits.nearest_divisors(groups, count)}, or a multiple of {count} as --num-seeds"
+                f"or --num-devices {devices}, or a multiple of {count} as --num-seeds"
             )
 
     def check_memory_size(self) -> None:

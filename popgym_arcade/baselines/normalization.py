@@ -37,7 +37,8 @@ class RewardScale:
     """The unit in which an agent learns: the standard deviation of the discounted sums of past rewards.
 
     Rewards divided by it have returns of a size that does not depend on the game (Engstrom et al. 2020, section 3,
-    https://arxiv.org/abs/2005.12729). It is part of the train state, so checkpoints include it.
+    https://arxiv.org/abs/2005.12729). Rollouts before the first reward do not count: with them, the unit would shrink
+    until the first reward looks huge. It is part of the train state, so checkpoints include it.
     """
 
     sums: jax.Array  # [E] float32, discounted, of the current episodes
@@ -51,11 +52,13 @@ class RewardScale:
     def updated(self, rollout: Any, gamma: float) -> "RewardScale":
         """The scale once a rollout's rewards, terminated and truncated [T, E] are known."""
         sums, every_sum = discounted_sums(rollout, self.sums, gamma)
-        return RewardScale(sums, self.moments.updated(every_sum.T.reshape(-1)))  # E first, because devices share it
+        moments = self.moments.updated(every_sum.T.reshape(-1))  # E first, because devices share it
+        begun = (self.moments.count > 1) | (every_sum != 0).any()
+        return RewardScale(sums, jax.tree.map(lambda new, old: jnp.where(begun, new, old), moments, self.moments))
 
     @property
     def std(self) -> jax.Array:
-        """The unit: float32 [], 1 until the first update."""
+        """The unit: float32 [], 1 until the first reward."""
         return jnp.sqrt(self.moments.var + 1e-8)
 
 

@@ -111,21 +111,29 @@ def set_up(args: Any) -> None:
     host, _, port = args.coordinator_address.rpartition(":")
     if given and not (host and port.isdigit()):
         raise UserError(f"--coordinator-address {args.coordinator_address}: write HOST:PORT")
+    if given and args.num_processes < 1:
+        raise UserError(f"--num-processes {args.num_processes}: use 1 or more")
     if given and not 0 <= args.process_id < args.num_processes:
         raise UserError(f"--process-id {args.process_id}: use a number from 0 to {args.num_processes - 1}")
     if args.compile_cache:
+        check_folder(args.compile_cache)
         jax.config.update("jax_compilation_cache_dir", args.compile_cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     if args.track:
         check_tracking()
-    if args.deterministic:
-        options = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {options}"
     if args.distributed:
         try:
             hosts.join(**where)
         except (ValueError, RuntimeError) as error:
             raise UserError(f"--distributed: {str(error).splitlines()[0]}") from None
+
+
+def check_folder(name: str) -> None:
+    """Raises UserError if nothing can be written to the folder of --compile-cache, or if it cannot be made."""
+    folder = Path(name).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise UserError(f"--compile-cache {name}: {there} is not a folder that can be written to")
 
 
 def quiet_threads() -> None:

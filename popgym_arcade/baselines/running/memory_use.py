@@ -129,9 +129,33 @@ def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
     }
 
 
+def episodes_at_once(args: Any) -> tuple[str, int, int]:
+    """The flag that plays the most episodes at once, how many it plays, and for how many seeds together."""
+    of_matches = ("elo_games", getattr(args, "elo_games", 0), 1)
+    return max(of_matches, ("eval_episodes", args.eval_episodes, args.num_seeds), key=lambda each: each[1] * each[2])
+
+
+def evaluation_bytes(args: Any, script: ModuleType) -> float:
+    """Bytes of one step of the most episodes that are played at once."""
+    alone = dataclasses.replace(args, num_seeds=1, num_devices=1)
+    _, begin, act = script.make_actor(alone)
+    _, episodes, seeds = episodes_at_once(args)
+    few = min(episodes, 64)  # even the shapes of hundreds of millions take gigabytes: their numbers are constants
+    params = jax.eval_shape(script.make_train(alone)[0], jax.random.key(0)).params
+    step = lambda params, actor: act(params, actor, script.POLICIES["greedy"])  # noqa: E731
+    actor = jax.eval_shape(lambda key: begin(key, few), jax.random.key(0))
+    return seeds * episodes / few * (byte_size(actor) + byte_size(jax.eval_shape(step, params, actor)))
+
+
 def check_memory(args: Any, script: ModuleType) -> None:
     """Raises UserError, with the flags to change, for a training that does not fit into the memory of a device."""
     needed, there = memory_needed(args, script), available()
+    if (episodes := evaluation_bytes(args, script)) > there:
+        name, *_ = episodes_at_once(args)
+        raise UserError(
+            f"the episodes of an evaluation take about {episodes / 1e9:.1f} GB, but only {there / 1e9:.1f} GB are "
+            f"available: lower {flag(name)}"
+        )
     total, largest = sum(needed.values()), max(needed, key=needed.get)
     if total > there:
         raise UserError(

@@ -79,7 +79,8 @@ def player_curves(sums: dict) -> dict[str, np.ndarray]:
 
 def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
     """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a constant target."""
-    return jnp.where(target.var() > 0, 1 - (target - value).var() / target.var(), jnp.nan)
+    varies = target.max() > target.min()  # rounding gives equal targets a small variance
+    return jnp.where(varies, 1 - (target - value).var() / target.var(), jnp.nan)
 
 
 def value_sums(value: jax.Array, target: jax.Array) -> dict[str, jax.Array]:

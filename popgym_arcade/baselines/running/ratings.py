@@ -22,6 +22,7 @@ from popgym_arcade.baselines.running.checkpoints import restore, saved_steps
 from popgym_arcade.baselines.running.evaluation import make_evaluate, make_keys
 from popgym_arcade.baselines.running.files import whole_file, write_csv
 from popgym_arcade.baselines.running.folder import one_line_for_disk_errors, title_of
+from popgym_arcade.baselines.running.programs import compiler_options
 from popgym_arcade.baselines.running.records import say
 from popgym_arcade.baselines.running.signals import stop_signals, waited
 from popgym_arcade.baselines.seats import Rivals, in_time, opponents, results
@@ -127,11 +128,11 @@ def rate_networks(args: Any, folder: Path, init: Callable, actor: tuple, policy:
     """What `rate` does, without its checks and contexts. Calls `go_on()` after every match and fit, which may raise."""
     began = time.perf_counter()
     first = jax.jit(lambda keys: seed_by_seed(init, args)(keys).params)(make_keys(args)[0])
-    steps = np.array([0, *saved_steps(folder)])
+    steps = np.array(sorted({0, *saved_steps(folder)}))  # a run stopped before its first update has saved step 0
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, MOST).round().astype(int))]
     networks = [first, *(restore(folder, int(step), {"params": first})["params"] for step in steps[1:])]
     say(f"rating {len(steps)} networks ...")
-    match = jax.jit(make_match(args, actor, policy))
+    match = jax.jit(make_match(args, actor, policy), compiler_options=compiler_options(args))
     rows, game_rows = [], []
     for i in range(args.num_seeds):
         of_seed = networks if args.num_seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], each) for each in networks]

@@ -110,8 +110,8 @@ class Run:
         self.folder = Path(hosts.first_says(str(make_run_folder(self.args)) if first else ""))
         with removed_on_failure(self.folder) if first else contextlib.nullcontext():
             self.records = Records(self.folder, self.args)
-        self.records.hyperparameters()
-        return fresh()
+            self.records.hyperparameters()
+            return fresh()
 
     def check_unfinished(self) -> None:
         """Raises Finished, after printing a line, if the checkpoint is the end of the training."""
