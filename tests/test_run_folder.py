@@ -82,6 +82,16 @@ def test_several_seeds_share_a_folder(tmp_path):
         assert mean.value == pytest.approx((one.value + other.value) / 2, rel=1e-5)
 
 
+def test_a_state_that_cannot_be_made_leaves_no_folder(tmp_path, monkeypatch):
+    def out_of_memory(*_):
+        raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    monkeypatch.setattr("popgym_arcade.baselines.running.run.jit_init", out_of_memory)
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        pqn_mlp.main(small("pqn_mlp", run_dir=str(tmp_path)))
+    assert not list(tmp_path.iterdir())
+
+
 def test_nothing_is_overwritten_by_a_run_of_the_same_second(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder.time, "strftime", lambda _: "20260101-000000")
     args = small("pqn_mlp", run_dir=str(tmp_path))

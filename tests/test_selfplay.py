@@ -24,6 +24,7 @@ from popgym_arcade.baselines import seats
 from popgym_arcade.baselines.environment import make_own
 from popgym_arcade.baselines.errors import CannotWrite, UserError
 from popgym_arcade.baselines.running import ratings
+from popgym_arcade.baselines.running.checkpoints import saved_steps
 from popgym_arcade.baselines.running.evaluation import make_keys
 from popgym_arcade.environments.pong import Pong, PongEasy
 from popgym_arcade.environments.two_player import check_seats, has_two_seats
@@ -200,7 +201,11 @@ def test_a_run_that_was_stopped_while_it_was_rated_is_rated_when_resumed(tmp_pat
     (folder,) = tmp_path.iterdir()
     assert not (folder / "elo.png").exists()
     again = dataclasses.replace(args, resume=str(folder))
+    # a run that was stopped before its first update has a checkpoint of the first network, too
+    monkeypatch.setattr(ratings, "saved_steps", lambda folder: [0, *saved_steps(folder)])
     ppo_selfplay.main(again)
+    steps = [row["step"] for row in rows_of(folder / "elo.csv")]
+    assert steps[0] == "0" and len(steps) == len({*steps}) == 1 + len(saved_steps(folder))
     rated = (folder / "elo.csv").stat()
     ppo_selfplay.main(again)
     assert (folder / "elo.png").exists() and (folder / "elo.csv").stat() == rated
