@@ -40,18 +40,8 @@ VIDEO_STEPS = 32  # of a video, between two checks of whether the episodes are o
 RESULTS = ("won", "drawn", "lost")
 COLUMNS = (
     *("run", "script", "memory", "trained_env_id", "trained_partial_obs", "global_step", "seed"),
-    *(
-        "env_id",
-        "env_params",
-        "partial_obs",
-        "twin",
-        "policy",
-        "episodes",
-        "return_mean",
-        "return_std",
-        "return_low",
-        "return_high",
-    ),
+    *("env_id", "env_params", "partial_obs", "twin", "policy", "episodes"),
+    *("return_mean", "return_std", "return_low", "return_high"),
     *("return_min", "return_max", "length_mean", "wall_seconds", "against", *RESULTS),
 )
 EPISODE_COLUMNS = ("run", "against", "seed", "env_id", "partial_obs", "policy", "episode", "return", "length")

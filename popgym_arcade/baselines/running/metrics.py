@@ -79,7 +79,8 @@ def player_curves(sums: dict) -> dict[str, np.ndarray]:
 
 def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
     """1 - Var[target - value] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a constant target."""
-    varies = target.max() > target.min()  # rounding gives equal targets a small variance
+    # rounding gives equal targets a small variance; a rollout of one step may have no targets
+    varies = target.max(initial=-jnp.inf) > target.min(initial=jnp.inf)
     return jnp.where(varies, 1 - (target - value).var() / target.var(), jnp.nan)
 
 
