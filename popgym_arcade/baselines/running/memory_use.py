@@ -26,6 +26,7 @@ REMEDIES = {  # what takes memory: flags to lower, flags to raise
     "rollout": (("num_envs", "num_steps"), ()),
     "replay buffer": (("buffer_size",), ()),
     "minibatch": (("batch_size", "num_envs", "num_steps"), ("num_minibatches",)),
+    "episodes of an evaluation": (("eval_episodes", "elo_games"), ()),
 }
 
 
@@ -99,7 +100,7 @@ def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
     """Bytes a training takes on each device, by what takes them: the keys of REMEDIES.
 
     What XLA has to hold at once: parameters, optimiser and environments; a rollout; the steps in a replay buffer; a
-    minibatch's inputs and what the backward pass needs of the forward pass.
+    minibatch's inputs and what the backward pass needs of the forward pass; a step of the episodes of an evaluation.
 
     Raises:
         UserError: if the network has more than MAX_PARAMS parameters
@@ -115,47 +116,26 @@ def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
     if getattr(args, "remat", False):  # only one of the pieces is held as a whole
         whole = minibatch_bytes(dataclasses.replace(alone, remat=False), script, state, transition)
         minibatch += (whole - minibatch) / PIECES
-    named = jax.tree_util.tree_flatten_with_path(state)[0]
-    of_envs = [(leaf_name(path), size_of(x)) for path, x in named if leaf_name(path).startswith(state.OF_ENVS)]
+    named = [(leaf_name(path), x) for path, x in jax.tree_util.tree_flatten_with_path(state)[0]]
+    of_envs = [(name, size_of(x)) for name, x in named if x.ndim and name.startswith(state.OF_ENVS)]
     replay = sum(size for name, size in of_envs if name.startswith("replay"))
     actor = sum(size for name, size in of_envs) - replay
     own = seeds / mesh.size if mesh.axis_names == ("seeds",) else seeds  # parameters on each device
     steps = args.update_size // args.num_envs
+    episodes = max(len(args.tasks) * args.eval_episodes, getattr(args, "elo_games", 0))
+    each = (actor + byte_size(transition)) // args.num_envs
     return {
         "state": own * (byte_size(state) - actor - replay) + seeds * actor / mesh.size,
         "rollout": seeds * (steps * byte_size(transition) + actor) / mesh.size,
         "replay buffer": seeds * replay / mesh.size,
         "minibatch": seeds * minibatch / mesh.size,
+        "episodes of an evaluation": seeds * episodes * each / mesh.size,
     }
-
-
-def episodes_at_once(args: Any) -> tuple[str, int, int]:
-    """The flag that plays the most episodes at once, how many it plays, and for how many seeds together."""
-    of_matches = ("elo_games", getattr(args, "elo_games", 0), 1)
-    return max(of_matches, ("eval_episodes", args.eval_episodes, args.num_seeds), key=lambda each: each[1] * each[2])
-
-
-def evaluation_bytes(args: Any, script: ModuleType) -> float:
-    """Bytes of one step of the most episodes that are played at once."""
-    alone = dataclasses.replace(args, num_seeds=1, num_devices=1)
-    _, begin, act = script.make_actor(alone)
-    _, episodes, seeds = episodes_at_once(args)
-    few = min(episodes, 64)  # even the shapes of hundreds of millions take gigabytes: their numbers are constants
-    params = jax.eval_shape(script.make_train(alone)[0], jax.random.key(0)).params
-    step = lambda params, actor: act(params, actor, script.POLICIES["greedy"])  # noqa: E731
-    actor = jax.eval_shape(lambda key: begin(key, few), jax.random.key(0))
-    return seeds * episodes / few * (byte_size(actor) + byte_size(jax.eval_shape(step, params, actor)))
 
 
 def check_memory(args: Any, script: ModuleType) -> None:
     """Raises UserError, with the flags to change, for a training that does not fit into the memory of a device."""
     needed, there = memory_needed(args, script), available()
-    if (episodes := evaluation_bytes(args, script)) > there:
-        name, *_ = episodes_at_once(args)
-        raise UserError(
-            f"the episodes of an evaluation take about {episodes / 1e9:.1f} GB, but only {there / 1e9:.1f} GB are "
-            f"available: lower {flag(name)}"
-        )
     total, largest = sum(needed.values()), max(needed, key=needed.get)
     if total > there:
         raise UserError(
