@@ -32,7 +32,7 @@ from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, Range, UnitInterval
 from popgym_arcade.baselines.networks.convolution import convolve, max_pool
-from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import explained_variance, nan_if_zero, repeat
@@ -141,7 +141,7 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype, orthogonal)
         elif self.kind == "patch":
-            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
+            x = dense(16, use_bias=False)(Centred()(patches(obs, self.dtype, pixels=4)))
             # instance norm removes each channel's mean, such as a plain background, so that small objects stand out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(32)(merge(x, 2)))
@@ -438,7 +438,7 @@ class TrainState:
 
     OF_ENVS: ClassVar = ("actor.",)  # name prefixes of leaves with a leading axis E; keys have none
 
-    params: Any  # {"params": weights, "popart": {"statistics": PopArt}}
+    params: Any  # {"params": weights, "popart": {"statistics": PopArt}}, for pixels also the encoder's "constants"
     past: Any  # the parameters before each of the last `actor_lag` updates, [actor_lag, ...], the oldest first
     opt_state: Any
     actor: Actor
@@ -561,11 +561,10 @@ def make_train(args: Args):
             update=jnp.int32(0),
         )
 
-    def loss(weights, popart, carry, inputs, batch: Transition, task):
+    def loss(weights, params, carry, inputs, batch: Transition, task):
         """`impala_loss` of a minibatch [T, B], whose inputs have one step more."""
-        params = {"params": weights, "popart": {"statistics": popart}}
-        _, output = forward(network, params, carry, *inputs)
-        return impala_loss(args, output, popart, batch, task)
+        _, output = forward(network, params | {"params": weights}, carry, *inputs)
+        return impala_loss(args, output, params["popart"]["statistics"], batch, task)
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         player = jax.tree.map(lambda x: x[0], state.past) if args.actor_lag else state.params
@@ -582,7 +581,7 @@ def make_train(args: Args):
             batch = pick_envs((inputs, rollout), picked)
             carry, batch_task = pick_envs((state.actor.carry, task), picked, axis=0)
             weights, popart = params["params"], params["popart"]["statistics"]
-            grads, (metrics, new) = jax.grad(loss, has_aux=True)(weights, popart, carry, *batch, batch_task)
+            grads, (metrics, new) = jax.grad(loss, has_aux=True)(weights, params, carry, *batch, batch_task)
             # the rescaled head is trained, so rescale its gradient too
             weights = weights | {"value": preserved(weights["value"], popart, new)}
             rescaled = lambda x: x * jnp.broadcast_to(new.scale / popart.scale, x.shape)  # noqa: E731
@@ -590,7 +589,7 @@ def make_train(args: Args):
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)
             metrics |= {"grad_norm": optax.tree.norm(grads), "gradient_steps": jnp.float32(1)}
-            params = {"params": optax.apply_updates(weights, updates), "popart": {"statistics": new}}
+            params = params | {"params": optax.apply_updates(weights, updates), "popart": {"statistics": new}}
             return (params, opt_state), metrics
 
         key, *epoch_keys = jax.random.split(state.key, 1 + args.update_epochs)

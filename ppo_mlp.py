@@ -26,7 +26,7 @@ from popgym_arcade.baselines.environment import final_values, in_parallel, is_pi
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, UnitInterval
-from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import episode_curves, episode_sums, repeat, value_curves, value_sums
@@ -115,7 +115,7 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype, orthogonal)
         elif self.kind == "patch":
-            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
+            x = dense(16, use_bias=False)(Centred()(patches(obs, self.dtype, pixels=4)))
             # instance norm removes each channel's mean, such as a plain background, so that small objects stand out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(32)(merge(x, 2)))

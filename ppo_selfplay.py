@@ -29,7 +29,7 @@ from popgym_arcade.baselines.environment import final_values, is_pixels
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
-from popgym_arcade.baselines.networks.encoding import merge, patches
+from popgym_arcade.baselines.networks.encoding import Centred, merge, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import player_curves, player_sums, repeat, value_curves, value_sums
@@ -135,7 +135,7 @@ class Encoder(nn.Module):
     def __call__(self, obs: jax.Array) -> jax.Array:
         dense = functools.partial(nn.Dense, dtype=self.dtype, kernel_init=nn.initializers.orthogonal(2**0.5))
         if self.pixels:
-            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
+            x = dense(16, use_bias=False)(Centred()(patches(obs, self.dtype, pixels=4)))
             # instance norm removes each channel's mean, such as a plain background, so that small objects stand out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(32)(merge(x, 2)))

@@ -24,7 +24,7 @@ from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
-from popgym_arcade.baselines.networks.encoding import in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.churn import changed, check_churn, churn_curves, churn_sums
@@ -121,7 +121,7 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
-            x = dense(16, use_bias=False)(patches(obs, self.dtype, pixels=4))
+            x = dense(16, use_bias=False)(Centred()(patches(obs, self.dtype, pixels=4)))
             # instance norm removes each channel's mean, such as a plain background, so that small objects stand out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(32)(merge(x, 2)))

@@ -63,6 +63,20 @@ def paper_convolutions(obs: jax.Array, dtype: Any, kernel_init: Any = nn.linear.
     return x.reshape(len(obs), -1)
 
 
+class Centred(nn.Module):
+    """x[N, ...] minus its mean over the N with which the network is initialised: the first frames of its environments.
+
+    Most of a frame always looks the same. Its features would soon outgrow those of the rest, because gradients that do
+    not depend on the frame, such as "all values are too high", enlarge them. A LayerNorm then divides the rest by them.
+    The mean is a constant of the network: saved with its parameters, never changed.
+    """
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        mean = self.variable("constants", "mean", lambda: x.mean(axis=0, keepdims=True, dtype=jnp.float32))
+        return x - jax.lax.stop_gradient(mean.value).astype(x.dtype)
+
+
 def in_pieces(encode: nn.Module, obs: jax.Array) -> jax.Array:
     """`encode(obs)` of obs[N, ...], read N / 8 at a time (in fewer pieces if 8 does not divide N): features [N, F].
 
@@ -73,7 +87,10 @@ def in_pieces(encode: nn.Module, obs: jax.Array) -> jax.Array:
     def read(encode, _, piece):
         return None, nn.remat(lambda encode, piece: encode(piece))(encode, piece)
 
+    if encode.is_initializing():  # `Centred` needs all of them
+        return encode(obs)
     pieces = math.gcd(len(obs), PIECES)
     parts = obs.reshape(-1, pieces, *obs.shape[1:]).swapaxes(0, 1)
-    _, x = nn.scan(read, variable_broadcast="params", split_rngs={"params": False})(encode, None, parts)
+    shared = ("params", "constants")
+    _, x = nn.scan(read, variable_broadcast=shared, split_rngs={"params": False})(encode, None, parts)
     return x.swapaxes(0, 1).reshape(len(obs), -1)

@@ -83,7 +83,12 @@ def minibatch_bytes(args: Any, script: ModuleType, state: Any, transition: Any) 
         obs, prev_action = jax.tree.map(blank, (state.actor.obs, transition.action))
         return script.initial_carry(network, batch), obs, prev_action, jnp.ones((steps, batch), bool)
 
-    backward = backward_bytes(lambda params: script.forward(network, params, *inputs())[1], state.params)
+    def output(learned):
+        constants = {name: x for name, x in state.params.items() if name != "params"}  # they have no gradient
+        params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), constants) | {"params": learned}
+        return script.forward(network, params, *inputs())[1]
+
+    backward = backward_bytes(output, state.params["params"])
     return byte_size(jax.eval_shape(inputs)) + backward
 
 

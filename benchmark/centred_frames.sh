@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# What it is worth that networks subtract the mean of their first frames: trains the scripts and copies without that
+# line, on both twins (docs/tune.md). Settings: see common.sh.
+#   OUT=docs/figures benchmark/centred_frames.sh
+ENVS="${ENVS:-BattleShipEasy BreakoutEasy CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}"
+WITHOUT="BUDGET TWINS"
+source "$(dirname "$0")/common.sh"
+for env in $ENVS; do
+    common="--env-id $env $(smoke_or 150000) --eval-every 50000 --eval-episodes 64 --checkpoint-every 0 $seeds"
+    for script in ppo_rnn pqn_rnn ppo_mlp pqn_mlp; do
+        case $script in
+            *_rnn) flags="--partial-obs --memory GRU $common" ;;
+            *_mlp) flags="--no-partial-obs $common" ;;
+        esac
+        train $script.py --exp-name centred $flags
+        variant $script.py not_centred 's/Centred()(\(.*\)))$/\1)/'
+    done
+done
+report centred_frames "Frames minus the mean of the first ones" --by script+exp_name
