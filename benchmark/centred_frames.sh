@@ -6,7 +6,7 @@ ENVS="${ENVS:-BattleShipEasy BreakoutEasy CountRecallEasy MineSweeperEasy NoisyC
 WITHOUT="BUDGET TWINS"
 source "$(dirname "$0")/common.sh"
 for env in $ENVS; do
-    common="--env-id $env $(smoke_or 150000) --eval-every 50000 --eval-episodes 64 --checkpoint-every 0 $seeds"
+    common="--env-id $env $(smoke_or 100000) --eval-every 50000 --eval-episodes 64 --checkpoint-every 0 $seeds"
     for script in ppo_rnn pqn_rnn ppo_mlp pqn_mlp; do
         case $script in
             *_rnn) flags="--partial-obs --memory GRU $common" ;;
