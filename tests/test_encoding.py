@@ -1,13 +1,17 @@
-"""Encoders: pixels of any side, bytes and floats, vectors; reading in pieces."""
+"""Encoders: pixels of any side, bytes and floats, vectors; frames relative to the mean of the first ones."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scripts import PIXEL, arcade, programs, trained, usually
 
 from popgym_arcade.baselines.environment import is_pixels
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.networks.encoding import PAPER_LAYERS, merge, patches
+from popgym_arcade.baselines.running.evaluation import make_keys
 from pqn_rnn import Encoder
 
 
@@ -66,3 +70,29 @@ def test_patches_of_few_pixels_are_averages(side):
         top, left = (4 * y + i) * area, (4 * x + j) * area
         expected = padded[:, top : top + area, left : left + area].mean(axis=(1, 2)) / 255
         np.testing.assert_allclose(found[:, y, x, i, j], expected, atol=1e-6)
+
+
+def test_what_all_first_frames_show_does_not_matter():
+    """The encoder reads frames relative to the mean of those it was initialised with."""
+    first, later = (
+        jax.random.randint(key, (8, 128, 128, 3), 0, 128).astype(jnp.uint8) for key in jax.random.split(key)
+    )
+    background = jax.random.randint(jax.random.key(1), (128, 128, 3), 0, 128).astype(jnp.uint8)
+    encoder = Encoder("patch", jnp.float32)
+    alone, behind = (encoder.init(jax.random.key(2), first + x) for x in (jnp.uint8(0), background))
+    np.testing.assert_allclose(
+        encoder.apply(behind, later + background), encoder.apply(alone, later), rtol=1e-3, atol=1e-4
+    )
+    assert jnp.abs(encoder.apply(alone, later + background) - encoder.apply(alone, later)).max() > 0.1
+
+
+@pytest.mark.parametrize("name", usually("pqn_rnn", "impala_popart", of=PIXEL))
+def test_training_does_not_change_the_mean_of_the_first_frames(name):
+    args = arcade(name)
+    before = programs(name, dataclasses.replace(args, seed=0))[0](make_keys(args)[0])
+    after, _ = trained(name, args, 2)
+    (mean,) = jax.tree.leaves(before.params["constants"])
+    frames = patches(before.actor.obs, jnp.float32, pixels=4)
+    np.testing.assert_allclose(mean, frames.mean(axis=0, keepdims=True), atol=1e-6)
+    np.testing.assert_array_equal(jax.tree.leaves(after.params["constants"])[0], mean)
+    assert not np.array_equal(*(jax.tree.leaves(x.params["params"])[0] for x in (before, after)))
