@@ -74,10 +74,8 @@ def test_patches_of_few_pixels_are_averages(side):
 
 def test_what_all_first_frames_show_does_not_matter():
     """The encoder reads frames relative to the mean of those it was initialised with."""
-    first, later = (
-        jax.random.randint(key, (8, 128, 128, 3), 0, 128).astype(jnp.uint8) for key in jax.random.split(key)
-    )
-    background = jax.random.randint(jax.random.key(1), (128, 128, 3), 0, 128).astype(jnp.uint8)
+    half = lambda seed, n: jax.random.randint(jax.random.key(seed), (n, 128, 128, 3), 0, 128).astype(jnp.uint8)  # noqa: E731
+    first, later, background = half(0, 8), half(1, 8), half(3, 1)
     encoder = Encoder("patch", jnp.float32)
     alone, behind = (encoder.init(jax.random.key(2), first + x) for x in (jnp.uint8(0), background))
     np.testing.assert_allclose(
