@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What it is worth that networks subtract the mean of their first frames: trains the scripts and copies without that
-# line, on both twins (docs/tune.md). Settings: see common.sh.
+# line, on both twins (docs/ppo_rnn.md). Settings: see common.sh.
 #   OUT=docs/figures benchmark/centred_frames.sh
 ENVS="${ENVS:-BattleShipEasy BreakoutEasy CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}"
 WITHOUT="BUDGET TWINS"
