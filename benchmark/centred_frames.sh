@@ -13,7 +13,7 @@ for env in $ENVS; do
             *_mlp) flags="--no-partial-obs $common" ;;
         esac
         train $script.py --exp-name centred $flags
-        variant $script.py not_centred 's/Centred()(\(.*\)))$/\1)/'
+        variant $script.py not_centred 's/Centred(\(dense([^)]*)\))/\1/'
     done
 done
 report centred_frames "Frames minus the mean of the first ones" --by script+exp_name

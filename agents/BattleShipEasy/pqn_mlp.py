@@ -112,7 +112,7 @@ class Encoder(nn.Module):
         if self.kind == "paper":
             x = paper_convolutions(obs, self.dtype)
         elif self.kind == "patch":
-            x = dense(16, use_bias=False)(Centred()(patches(obs, self.dtype, pixels=4)))
+            x = Centred(dense(16, use_bias=False))(patches(obs, self.dtype, pixels=4))
             # instance norm removes each channel's mean, such as a plain background, so that small objects stand out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(32)(merge(x, 2)))

@@ -64,17 +64,20 @@ def paper_convolutions(obs: jax.Array, dtype: Any, kernel_init: Any = nn.linear.
 
 
 class Centred(nn.Module):
-    """x[N, ...] minus its mean over the N with which the network is initialised: the first frames of its environments.
+    """`layer`, linear and without bias, of x[N, ...] minus the mean over the N with which the network is initialised.
 
-    Most of a frame always looks the same. Its features would soon outgrow those of the rest, because gradients that do
-    not depend on the frame, such as "all values are too high", enlarge them. A LayerNorm then divides the rest by them.
-    The mean is a constant of the network: saved with its parameters, never changed.
+    These are the first frames of the environments. Most of a frame always looks the same. Its features would soon
+    outgrow those of the rest, because gradients that do not depend on the frame, such as "all values are too high",
+    enlarge them. A LayerNorm then divides the rest by them (docs/ppo_rnn.md has an example). The mean is a constant of
+    the network: saved with its parameters, never changed.
     """
+
+    layer: nn.Module
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         mean = self.variable("constants", "mean", lambda: x.mean(axis=0, keepdims=True, dtype=jnp.float32))
-        return x - jax.lax.stop_gradient(mean.value).astype(x.dtype)
+        return self.layer(x) - self.layer(jax.lax.stop_gradient(mean.value))  # faster than layer(x - mean)
 
 
 def in_pieces(encode: nn.Module, obs: jax.Array) -> jax.Array:
