@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What it is worth that networks subtract the mean of their first frames: trains the scripts and copies without that
-# line, on both twins (docs/ppo_rnn.md). Settings: see common.sh.
+# What it is worth to subtract the mean of the first frames: trains scripts, and copies that do not subtract it, with
+# memory on partially observable twins and without on fully observable ones (docs/ppo_rnn.md). Settings: see common.sh.
 #   OUT=docs/figures benchmark/centred_frames.sh
 ENVS="${ENVS:-BattleShipEasy BreakoutEasy CountRecallEasy MineSweeperEasy NoisyCartPoleEasy}"
 WITHOUT="BUDGET TWINS"
@@ -16,4 +16,4 @@ for env in $ENVS; do
         variant $script.py not_centred 's/Centred(\(dense([^)]*)\))/\1/'
     done
 done
-report centred_frames "Frames minus the mean of the first ones" --by script+exp_name
+report centred_frames "Frames relative to the first ones" --by script+exp_name

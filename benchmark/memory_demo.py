@@ -124,8 +124,9 @@ def picture(curves: dict, levels: dict, title: str, path: Path) -> None:
     for label, (steps, means) in curves.items():
         axes.plot(steps, means, color=COLORS[label], marker="o", markersize=4, label=f"{label} ({MEMORIES[label]})")
     for label, level in levels.items():
+        outside = "top" if label == "random policy" else "bottom"  # of the range that curves cross
         axes.axhline(level, color="grey", linewidth=1, linestyle=":")
-        axes.annotate(label, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="grey")
+        axes.annotate(label, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va=outside, color="grey")
     axes.margins(y=0.12)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set(title=title, xlabel="environment steps", ylabel="return of the greedy policy", xlim=(0, None))
