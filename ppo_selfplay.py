@@ -136,7 +136,7 @@ class Encoder(nn.Module):
         dense = functools.partial(nn.Dense, dtype=self.dtype, kernel_init=nn.initializers.orthogonal(2**0.5))
         if self.pixels:
             x = Centred(dense(16, use_bias=False))(patches(obs, self.dtype, pixels=4))
-            # instance norm removes each channel's mean, such as a plain background, so that small objects stand out
+            # instance norm gives every channel mean 0 and variance 1, so that small objects stand out
             x = nn.leaky_relu(nn.InstanceNorm(dtype=self.dtype)(x))
             x = nn.leaky_relu(dense(32)(merge(x, 2)))
             return nn.leaky_relu(dense(256)(x.reshape(len(obs), -1))).astype(jnp.float32)

@@ -278,10 +278,13 @@ report() { # name of the files, title, more flags of benchmark/report.py: report
 }
 
 report_time() { # of this call, and of all calls with this RUN_DIR
-    local earlier=0 name="$RUN_DIR/seconds"
+    local earlier lock name="$RUN_DIR/seconds"
     if [ -n "$DRY_RUN" ] || [ ! -d "$RUN_DIR" ]; then return; fi
-    [ ! -s "$name" ] || earlier="$(cat "$name")"
+    exec {lock}>> "$name"
+    flock "$lock" # of another list that uses this RUN_DIR
+    earlier="$(cat "$name")"
     echo $((earlier + SECONDS)) > "$name"
+    exec {lock}>&-
     echo "took $(duration "$SECONDS"), with earlier calls $(duration $((earlier + SECONDS)))"
 }
 

@@ -180,6 +180,15 @@ def test_a_list_adds_up_the_time_of_all_its_calls(tmp_path):
     assert int(seconds.read_text()) < 36061 + 120
 
 
+def test_lists_that_end_at_the_same_time_add_up_their_times(tmp_path):
+    (tmp_path / "runs").mkdir()
+    line = ["bash", "-c", "source benchmark/common.sh && SECONDS=100", "benchmark/pqn_mlp.sh"]
+    env = environment(tmp_path, {})
+    lists = [subprocess.Popen(line, cwd=ROOT, env=env, stdout=subprocess.DEVNULL) for _ in range(20)]
+    assert [each.wait(timeout=60) for each in lists] == [0] * 20
+    assert int((tmp_path / "runs/seconds").read_text()) >= 2000
+
+
 def test_code_that_a_training_uses_and_that_changed_since_is_reported(tmp_path):
     """The script's, the environments' and the baselines', but not the analysis'."""
     copy, settings = tmp_path / "copy", {"ENVS": "CartPoleEasy", "TWINS": "mdp"}
