@@ -27,7 +27,7 @@ from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
-from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, of_weights, paper_convolutions, patches
 from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.replay import make_buffer, when_learning_resumes, without_replay
 from popgym_arcade.baselines.running.command_line import launch
@@ -134,7 +134,7 @@ class Args(ArcadeArgs):
             raise UserError(f"--buffer-size {self.buffer_size}: {added}, use {self.update_size} or more")
         most = self.buffer_length * self.num_envs
         if self.learning_starts > most:
-            raise UserError(f"--learning-starts {self.learning_starts}: the buffer holds {most} steps, use no more")
+            raise UserError(f"--learning-starts {self.learning_starts}: use {most} or less, the steps in the buffer")
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -297,7 +297,7 @@ class TrainState:
     # name prefixes of leaves with a leading axis E; keys have none
     OF_ENVS: ClassVar = ("actor.", "reward_scale.sums", "replay.experience.")
 
-    params: Any
+    params: Any  # {"params": weights}, for pixels also the encoder's "constants"
     target_params: Any
     opt_state: Any
     reward_scale: RewardScale
@@ -374,7 +374,7 @@ def make_train(args: Args):
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     buffer, item = make_replay(args)
-    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam())
+    optimizer = of_weights(optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam()))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)

@@ -27,7 +27,7 @@ from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
-from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, of_weights, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.replay import make_buffer, when_learning_resumes, without_replay
@@ -39,7 +39,7 @@ from popgym_arcade.baselines.running.run import Run
 POLICIES = {"random": 1.0, "greedy": 0.0}  # epsilon
 LOSSES = ("td_loss", "q_values", "grad_norm")
 MIN_PRIORITY = 1e-6  # of a sequence without an error, so that it can be sampled again
-SHARE_OF_MAX = 0.9  # of a sequence's largest error in its priority; the rest is the mean error (R2D2)
+SHARE_OF_MAX = 0.9  # weight of the largest error in a sequence's priority; the mean error has the rest (R2D2)
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -146,16 +146,16 @@ class Args(ArcadeArgs):
     def check(self) -> None:
         self.check_divides_or_multiple("burn_in", "num_steps")
         if self.n_step > self.num_steps:
-            raise UserError(f"--n-step {self.n_step} is more than --num-steps {self.num_steps}: use no more")
+            raise UserError(f"--n-step {self.n_step}: use {self.num_steps}, which is --num-steps, or less")
         self.check_divides("train_frequency", self.update_size, "NUM_ENVS * gcd(NUM_STEPS, BURN_IN) =")
         self.check_devices(group=1)
         least = self.sequence_segments * self.update_size
         for flag, steps in (("--buffer-size", self.buffer_size), ("--total-timesteps", self.total_timesteps)):
             if steps < least:
-                raise UserError(f"{flag} {steps}: a sequence in every environment takes {least} steps, use no fewer")
+                raise UserError(f"{flag} {steps}: use {least} or more, for one sequence in every environment")
         most = self.buffer_length * self.update_size
         if self.learning_starts > most:
-            raise UserError(f"--learning-starts {self.learning_starts}: the buffer holds {most} steps, use no more")
+            raise UserError(f"--learning-starts {self.learning_starts}: use {most} or less, the steps in the buffer")
 
 
 # ----------------------------------------------------------------------------------------------------------- network
@@ -368,7 +368,7 @@ class TrainState:
     # name prefixes of leaves with a leading axis E; keys have none
     OF_ENVS: ClassVar = ("actor.", "reward_scale.sums", "replay.experience.")
 
-    params: Any
+    params: Any  # {"params": weights}, for pixels also the encoder's "constants"
     target_params: Any
     opt_state: Any
     reward_scale: RewardScale
@@ -486,7 +486,7 @@ def make_train(args: Args):
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     buffer, item = make_replay(args)
-    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam())
+    optimizer = of_weights(optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam()))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)

@@ -74,7 +74,7 @@ class Args(TasksArgs):
     update_epochs: Count = 2
     """passes over a rollout"""
     actor_lag: Annotated[int, Range(0, 1000)] = 0
-    """play with the parameters of this many updates ago; all newer ones are stored, also in checkpoints"""
+    """play with the parameters of this many updates ago; the versions since then are kept, also in checkpoints"""
     gamma: UnitInterval = 0.99
     """discount factor"""
     vtrace_lambda: UnitInterval = 0.95
@@ -120,7 +120,7 @@ class Args(TasksArgs):
         self.check_names()
         self.check_shares()
         if self.actor_lag >= self.num_updates:
-            raise UserError(f"--actor-lag {self.actor_lag}: there are {self.num_updates} updates, use less")
+            raise UserError(f"--actor-lag {self.actor_lag}: there are {self.num_updates} updates, use a lower number")
         self.check_divides("num_minibatches", self.num_envs, "--num-envs")
         self.check_devices(group=math.lcm(self.num_minibatches, len(self.env_ids)))
 
@@ -424,7 +424,7 @@ class Transition:
     start: jax.Array
     action: jax.Array
     log_prob: jax.Array  # of the action
-    value: jax.Array  # of obs
+    value: jax.Array  # of obs, from the network that played; only for the explained variance
     reward: jax.Array  # the learned one: scaled, and clipped
     terminated: jax.Array
     truncated: jax.Array

@@ -26,7 +26,7 @@ from popgym_arcade.baselines.environment import final_values, in_parallel, is_pi
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, OneOf, Positive, Precision, UnitInterval
-from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, of_weights, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.command_line import launch
@@ -281,7 +281,7 @@ class TrainState:
 
     OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # name prefixes of leaves with a leading axis E; keys have none
 
-    params: Any
+    params: Any  # {"params": weights}, for pixels also the encoder's "constants"
     opt_state: Any
     reward_scale: RewardScale
     actor: Actor
@@ -351,7 +351,7 @@ def make_train(args: Args):
     """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
-    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5))
+    optimizer = of_weights(optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5)))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)

@@ -29,7 +29,7 @@ from popgym_arcade.baselines.environment import final_values, is_pixels
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegative, NonNegativeInt, OneOf, Positive, Precision, UnitInterval
-from popgym_arcade.baselines.networks.encoding import Centred, merge, patches
+from popgym_arcade.baselines.networks.encoding import Centred, merge, of_weights, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.running.command_line import launch
 from popgym_arcade.baselines.running.metrics import player_curves, player_sums, repeat, value_curves, value_sums
@@ -285,7 +285,7 @@ class TrainState:
 
     OF_ENVS: ClassVar = ("actor.",)  # name prefixes of leaves with a leading axis E or P; keys have none
 
-    params: Any
+    params: Any  # {"params": weights}, for pixels also the encoder's "constants"
     rivals: Rivals | None  # the past opponents; None with --opponents latest
     opt_state: Any
     actor: Actor
@@ -363,7 +363,7 @@ def make_actor(args: Args):
 def make_train(args: Args):
     """The pure functions init(key) -> TrainState and update(state) -> (TrainState, sums of the metrics)."""
     network, begin, act = make_actor(args)
-    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5))
+    optimizer = of_weights(optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.scale_by_adam(eps=1e-5)))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)

@@ -390,7 +390,7 @@ ROLLOUTS_ONLY = [
 REPLAY_ONLY = [
     ("--storage videos", "states, frames"),
     ("--tau 2", "from 0 to 1"),
-    ("--learning-starts 2000000", "use no more"),
+    ("--learning-starts 2000000", "or less"),
     ("--buffer-size 10", "--buffer-size 10"),
     ("--batch-size 0", "--batch-size 0: use 1 or more"),
 ]
@@ -400,12 +400,12 @@ REFUSALS += [(name, "--storage videos", "frames, states") for name in ("pqn_mlp"
 REFUSALS += [("dqn_mlp", "--train-frequency 12", "use 8 or 16"), ("dqn_mlp", "--train-frequency 40", "use 32 or 64")]
 REFUSALS += [
     ("dqn_rnn", "--burn-in 12", "use 8 or 16"),
-    ("dqn_rnn", "--n-step 17", "more than --num-steps 16"),
+    ("dqn_rnn", "--n-step 17", "use 16, which is --num-steps, or less"),
     ("dqn_rnn", "--burn-in 1 --train-frequency 64", "does not divide NUM_ENVS * gcd(NUM_STEPS, BURN_IN) = 32: use 32"),
     ("dqn_rnn", "--burn-in 40", "use 32 or 48"),
     ("dqn_rnn", "--train-frequency 100", "use 64 or 128"),
     ("dqn_rnn", "--train-frequency 1000", "use 512"),
-    ("dqn_rnn", "--total-timesteps 1000", "a sequence in every environment takes 1024 steps"),
+    ("dqn_rnn", "--total-timesteps 1000", "--total-timesteps 1000: use 1024 or more"),
     ("dqn_rnn", "--memory Elephant", "MinGRU"),
 ]
 REFUSALS += [(name, *case) for name in PIXEL for case in PIXELS_ONLY]

@@ -54,6 +54,16 @@ def test_it_equals_the_native_convolution_and_pooling(device, size, stride, pool
     assert found == (device == "gpu")
 
 
+@pytest.mark.parametrize(
+    "options", [{"padding": "SAME"}, {"kernel_dilation": 2}, {"feature_group_count": 3}, {"strides": (1, 2)}]
+)
+def test_what_a_cpu_would_not_apply_is_refused(options):
+    """flax's own convolution would; with `convolve`, a CPU and a GPU would train different networks."""
+    conv = nn.Conv(6, (3, 3), **{"padding": "VALID"} | options, conv_general_dilated=convolution.convolve)
+    with pytest.raises(ValueError, match="use padding VALID, square kernels, equal strides, no dilation and no groups"):
+        conv.init(jax.random.key(0), jnp.zeros((1, 9, 9, 3)))
+
+
 @pytest.mark.parametrize("frames", [1, 5, 8, 12, 48])
 def test_bytes_count_as_zero_to_one_however_many_are_read_at_once(frames):
     obs = jax.random.randint(jax.random.key(0), (frames, 20, 20, 3), 0, 256).astype(jnp.uint8)

@@ -5,12 +5,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scripts import PIXEL, arcade, programs, trained, usually
 
 from popgym_arcade.baselines.environment import is_pixels
 from popgym_arcade.baselines.errors import UserError
-from popgym_arcade.baselines.networks.encoding import PAPER_LAYERS, merge, patches
+from popgym_arcade.baselines.networks.encoding import PAPER_LAYERS, merge, of_weights, patches
 from popgym_arcade.baselines.running.evaluation import make_keys
 from pqn_rnn import Encoder
 
@@ -82,6 +83,17 @@ def test_what_all_first_frames_show_does_not_matter():
         encoder.apply(behind, later + background), encoder.apply(alone, later), rtol=1e-3, atol=1e-4
     )
     assert jnp.abs(encoder.apply(alone, later + background) - encoder.apply(alone, later)).max() > 0.1
+
+
+def test_an_optimizer_of_weights_does_not_decay_constants():
+    params = {"params": {"kernel": jnp.ones(3)}, "constants": {"mean": jnp.ones(5)}}
+    optimizer = of_weights(optax.adamw(0.1, weight_decay=0.5))
+    state = optimizer.init(params)
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), state, params)
+    after = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(after["params"]["kernel"], 0.95)
+    np.testing.assert_array_equal(after["constants"]["mean"], 1)
+    assert {x.shape for x in jax.tree.leaves(state)} == {(), (3,)}
 
 
 @pytest.mark.parametrize("name", usually("pqn_rnn", "impala_popart", of=PIXEL))

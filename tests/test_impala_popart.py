@@ -615,7 +615,7 @@ REFUSED = {
     "save_every": ({"save_every": 32}, "use a --checkpoint-every from 1 to 32"),
     "optimizer": ({"optimizer": "sgd"}, "use one of adam, rmsprop"),
     "lag": ({"actor_lag": -1}, "--actor-lag -1: use a number from 0 to 1000"),
-    "late": ({"actor_lag": 8}, "--actor-lag 8: there are 8 updates, use less"),
+    "late": ({"actor_lag": 8}, "--actor-lag 8: there are 8 updates, use a lower number"),
     "infinite": ({"ent_coef": np.inf}, "--ent-coef inf: use a number from 0 to"),
     "clip": ({"rho_clip": -1.0}, "--rho-clip -1.0: use 0 or more"),
     "no_clip": ({"c_clip": np.inf}, "--c-clip inf: use a number from 0 to"),

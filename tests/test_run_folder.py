@@ -6,6 +6,7 @@ Every script runs this code, and pqn_mlp.py stands for all of them; test_contrac
 import dataclasses
 import json
 import re
+import shutil
 import types
 
 import jax
@@ -90,6 +91,22 @@ def test_a_state_that_cannot_be_made_leaves_no_folder(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
         pqn_mlp.main(small("pqn_mlp", run_dir=str(tmp_path)))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_update_that_cannot_be_compiled_leaves_no_new_folder(tmp_path, monkeypatch):
+    """A mistake in a changed script, for example. The folder of a run that resumes stays."""
+    args = small("pqn_mlp", run_dir=str(tmp_path / "whole"), total_timesteps=64, log_every=32, checkpoint_every=32)
+    folder = pqn_mlp.main(args)
+    shutil.rmtree(folder / "checkpoints/64")
+
+    def mistaken(*_):
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(pqn_mlp, "q_lambda_returns", mistaken)
+    for changes in ({"run_dir": str(tmp_path / "new")}, {"resume": str(folder)}):
+        with pytest.raises(TypeError, match="a mistake"):
+            pqn_mlp.main(dataclasses.replace(args, **changes))
+    assert not list((tmp_path / "new").iterdir()) and (folder / "checkpoints/32").exists()
 
 
 def test_nothing_is_overwritten_by_a_run_of_the_same_second(tmp_path, monkeypatch):

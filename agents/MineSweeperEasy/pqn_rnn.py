@@ -24,7 +24,7 @@ from popgym_arcade.baselines.devices.minibatches import pick_envs, shuffled_envs
 from popgym_arcade.baselines.environment import final_values, in_parallel, is_pixels
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.limits import Count, OneOf, Positive, PositiveUnitInterval, Precision, UnitInterval
-from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, paper_convolutions, patches
+from popgym_arcade.baselines.networks.encoding import Centred, in_pieces, merge, of_weights, paper_convolutions, patches
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory
 from popgym_arcade.baselines.normalization import RewardScale
 from popgym_arcade.baselines.running.churn import changed, check_churn, churn_curves, churn_sums
@@ -260,7 +260,7 @@ class TrainState:
 
     OF_ENVS: ClassVar = ("actor.", "reward_scale.sums")  # name prefixes of leaves with a leading axis E; keys have none
 
-    params: Any
+    params: Any  # {"params": weights}, for pixels also the encoder's "constants"
     opt_state: Any
     reward_scale: RewardScale
     actor: Actor
@@ -331,7 +331,7 @@ def make_train(args: Args):
     envs = in_parallel(args)
     network, begin, act = make_actor(args)
     learning_rate = functools.partial(learning_rate_at, args)
-    optimizer = optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.radam(learning_rate))
+    optimizer = of_weights(optax.chain(optax.clip_by_global_norm(args.max_grad_norm), optax.radam(learning_rate)))
 
     def init(key: jax.Array) -> TrainState:
         key, network_key, actor_key = jax.random.split(key, 3)

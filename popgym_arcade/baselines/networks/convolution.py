@@ -29,18 +29,27 @@ def convolve(
     x: jax.Array,
     kernel: jax.Array,
     strides: tuple[int, int],
-    padding="VALID",
+    padding: str = "VALID",
     *,
     pool: tuple[int, int] = (1, 1),
+    lhs_dilation: tuple[int, int] = (1, 1),
+    rhs_dilation: tuple[int, int] = (1, 1),
+    feature_group_count: int = 1,
     **options,
 ) -> jax.Array:
     """VALID convolution, then VALID max-pooling over windows of pool[0] x pool[0], pool[1] apart.
 
     x[N, h, w, c] holds bytes from 0 to 255, which stand for 0 to 1, or numbers of the kernel's dtype. The result has
-    the kernel's dtype. kernel is [k, k, c, f]; `strides` are the same in both directions. `padding` and the `options`
-    of `jax.lax.conv_general_dilated` are those flax passes for a "VALID" `nn.Conv` without dilation or groups; they are
-    not used on a CPU.
+    the kernel's dtype. kernel is [k, k, c, f]; `strides` are the same in both directions. The other arguments are those
+    of `jax.lax.conv_general_dilated`, as flax passes them; `options` make no difference on a CPU.
+
+    Raises:
+        ValueError: for padding, dilation, groups, oblong kernels or strides that differ, which a CPU would not apply
     """
+    plain = padding == "VALID" and feature_group_count == 1
+    square = len({*strides}) == 1 and kernel.shape[0] == kernel.shape[1]
+    if not (plain and square and {*lhs_dilation, *rhs_dilation} == {1}):
+        raise ValueError("convolve: use padding VALID, square kernels, equal strides, no dilation and no groups")
     if jax.default_backend() != "cpu":
         y = jax.lax.conv_general_dilated(scaled(x, kernel.dtype), kernel, strides, padding, **options)
         return max_pool(y, *pool)

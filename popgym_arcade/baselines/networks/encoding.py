@@ -11,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.networks.convolution import convolve, keep_bytes
@@ -78,6 +79,11 @@ class Centred(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         mean = self.variable("constants", "mean", lambda: x.mean(axis=0, keepdims=True, dtype=jnp.float32))
         return self.layer(x) - self.layer(jax.lax.stop_gradient(mean.value))  # faster than layer(x - mean)
+
+
+def of_weights(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`optimizer` for the weights of a network alone: weight decay, for example, must not change `Centred`'s mean."""
+    return optax.masked(optimizer, lambda params: {collection: collection == "params" for collection in params})
 
 
 def in_pieces(encode: nn.Module, obs: jax.Array) -> jax.Array:

@@ -70,12 +70,13 @@ def video_paths(args: Any, folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def removed_on_failure(folder: Path) -> Iterator[None]:
-    """Within the context, an error removes the new folder: nothing has been computed in it yet."""
+def removed_on_failure(folder: Path | None) -> Iterator[None]:
+    """Within the context, an error removes the new folder: nothing has been computed in it yet. None: no new folder."""
     try:
         yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

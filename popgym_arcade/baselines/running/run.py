@@ -56,7 +56,7 @@ class Run:
         """`actor` is what the script's make_actor(args) returns, `policies` its POLICIES."""
         self.args, self.policies = args, policies
         evaluated = script_of(args).make_actor(args.in_evaluation()) if args.eval_env_params else actor
-        self.network, (_, self.begin_actor, self.act) = actor[0], evaluated
+        _, self.begin_actor, self.act = evaluated
         self.folder, self.step, self.restarted = Path(args.resume), 0, ()
         self.train_seconds, self.saved_at = 0.0, None
 
@@ -77,7 +77,7 @@ class Run:
 
         Args:
             init: init(key) -> state
-            train_chunk: train_chunk(state, num_updates) -> (state, sums), see `metrics.repeat`
+            train_chunk: train_chunk(state, num_updates) -> (state, sums), see `metrics.repeat`; it overwrites the state
             optional: fields of the state that a checkpoint may lack
         """
         args = self.args
@@ -94,10 +94,11 @@ class Run:
         episodes = "new episodes; " if "actor" in self.restarted else ""
         say(f"{self.folder}: step {self.step} of {args.total_timesteps}; {episodes}compiling ...")
         began = time.perf_counter()
-        train_chunk = waited(compile_train_chunk, args, train_chunk, state)
-        evaluate = make_evaluate(args, self.begin_actor, self.act)
-        inputs = state.params, everywhere(args, self.eval_keys), self.policies["greedy"]
-        self.play = waited(compile_evaluate, args, evaluate, *inputs)
+        with removed_on_failure(None if args.resume else self.folder):
+            train_chunk = waited(compile_train_chunk, args, train_chunk, state)
+            evaluate = make_evaluate(args, self.begin_actor, self.act)
+            inputs = state.params, everywhere(args, self.eval_keys), self.policies["greedy"]
+            self.play = waited(compile_evaluate, args, evaluate, *inputs)
         self.compile_seconds = time.perf_counter() - began
         self.records.scalar("charts/compile_seconds", self.compile_seconds, self.step)
         self.contexts.enter_context(contextlib.closing(self.records))
@@ -106,9 +107,8 @@ class Run:
 
     def started(self, fresh: Callable) -> Any:
         """A new run folder and a fresh state."""
-        first = jax.process_index() == 0
-        self.folder = Path(hosts.first_says(str(make_run_folder(self.args)) if first else ""))
-        with removed_on_failure(self.folder) if first else contextlib.nullcontext():
+        self.folder = Path(hosts.first_says(str(make_run_folder(self.args)) if jax.process_index() == 0 else ""))
+        with removed_on_failure(self.folder):
             self.records = Records(self.folder, self.args)
             self.records.hyperparameters()
             return fresh()
