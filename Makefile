@@ -28,7 +28,7 @@ help: ## list the targets
 
 setup: $(DEV) ## create .venv with everything that training and the tests need
 
-train: $(BASE) ## train the same agent with and without memory, and compare (TRAIN_ARGS are flags of pqn_rnn.py)
+train: $(BASE) ## train the same agent with and without memory, and compare (TRAIN_ARGS are flags of ppo_rnn.py)
 	@$(BIN)/python benchmark/memory_demo.py $(TRAIN_ARGS)
 
 saliency: $(BASE) ## show that an agent's decision depends on a number it no longer sees (writes to analysis/)

@@ -1,9 +1,9 @@
 """Shows what memory is worth: trains the same agent with and without memory on a game that hides part of its state.
 
     make train
-    python benchmark/memory_demo.py --env-id SkittlesEasy --seed 1      # takes the flags of pqn_rnn.py
+    python benchmark/memory_demo.py --env-id SkittlesEasy --seed 1      # takes the flags of ppo_rnn.py
 
-Runs pqn_rnn.py with `--memory MinGRU` and, at the same time, with `--memory MLP`, the same network without memory.
+Runs ppo_rnn.py with `--memory GRU` and, at the same time, with `--memory MLP`, the same network without memory.
 Prints both returns next to those of the random policy and of the best player. A new folder in runs/ receives both run
 folders, `with_and_without_memory.png`, and `episode.gif`, an episode of the agent with memory. Flags override DEFAULTS.
 """
@@ -29,10 +29,11 @@ from popgym_arcade.analysis.reference_returns import reference_returns  # noqa: 
 from popgym_arcade.analysis.tables import read_csv  # noqa: E402
 from popgym_arcade.baselines.scripts import read_about  # noqa: E402
 
-DEFAULTS = "--env-id CountRecallEasy --partial-obs --total-timesteps 450000 --eval-every 50000 --eval-episodes 64"
+SCRIPT = "ppo_rnn.py"
+DEFAULTS = "--env-id CountRecallEasy --partial-obs --total-timesteps 300000 --eval-every 30000 --eval-episodes 64"
 DEFAULTS += " --num-devices 1 --checkpoint-every 0 --capture-video"
 COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
-MEMORIES = {"with memory": "MinGRU", "without memory": "MLP"}
+MEMORIES = {"with memory": "GRU", "without memory": "MLP"}
 SHOWN = "with memory"  # in the terminal
 INTERRUPTED = 130  # exit code of a training after Ctrl-C
 OURS = {"--memory", "--run-dir", "--resume", "--from-run"}  # flags that this script sets, or that rule out a comparison
@@ -54,7 +55,7 @@ def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
     The terminal shows the training with memory; the other writes to a file. If one fails, the program ends with its
     exit code. A rejected flag leaves no folder behind.
     """
-    command = [sys.executable, "pqn_rnn.py", *DEFAULTS.split(), *flags]
+    command = [sys.executable, SCRIPT, *DEFAULTS.split(), *flags]
     log = folder / "without_memory.log"
     trainings = {}
     with log.open("w") as file, contextlib.ExitStack() as stack:
@@ -124,9 +125,8 @@ def picture(curves: dict, levels: dict, title: str, path: Path) -> None:
     for label, (steps, means) in curves.items():
         axes.plot(steps, means, color=COLORS[label], marker="o", markersize=4, label=f"{label} ({MEMORIES[label]})")
     for label, level in levels.items():
-        outside = "top" if label == "random policy" else "bottom"  # of the range that curves cross
         axes.axhline(level, color="grey", linewidth=1, linestyle=":")
-        axes.annotate(label, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va=outside, color="grey")
+        axes.annotate(label, (1.01, level), xycoords=("axes fraction", "data"), va="center", color="grey")
     axes.margins(y=0.12)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set(title=title, xlabel="environment steps", ylabel="return of the greedy policy", xlim=(0, None))
@@ -166,6 +166,6 @@ if __name__ == "__main__":
     if {"-h", "--help"} & set(sys.argv):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for | head
         print(__doc__)
-        sys.exit(subprocess.run([sys.executable, "pqn_rnn.py", "--help"], cwd=ROOT).returncode)
+        sys.exit(subprocess.run([sys.executable, SCRIPT, "--help"], cwd=ROOT).returncode)
     signal.signal(signal.SIGTERM, ended)
     main(sys.argv[1:])

@@ -14,7 +14,7 @@ import pytest
 from benchmark import memory_demo
 
 ROOT = Path(__file__).parents[1]
-RETURNS = {"MinGRU": 0.5, "MLP": 0.1}
+RETURNS = {"GRU": 0.5, "MLP": 0.1}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def trained(tmp_path, monkeypatch):
         run.mkdir(parents=True)
         env_id = flags[1] if flags else "MineSweeperEasy"
         (run / "args.json").write_text(
-            json.dumps({"script": "pqn_rnn", "args": {"env_id": env_id, "partial_obs": True}})
+            json.dumps({"script": "ppo_rnn", "args": {"env_id": env_id, "partial_obs": True}})
         )
         with (run / "eval.csv").open("w", newline="") as file:
             rows = csv.writer(file)
@@ -51,11 +51,11 @@ def test_both_agents_are_trained_and_compared(trained, capsys):
     head, *lines, where = capsys.readouterr().out.strip().splitlines()
     assert head == "MineSweeperEasy, partially observable, greedy return after 2,000 steps"
     assert [line.rsplit(maxsplit=1) for line in map(str.strip, lines)] == [
-        *(["best possible", "1.000"], ["with memory (MinGRU)", "0.500"]),
+        *(["best possible", "1.000"], ["with memory (GRU)", "0.500"]),
         *(["without memory (MLP)", "0.100"], ["random policy", "-0.020"]),
     ]
     assert where.endswith(str(folder))
-    assert (folder / "episode.gif").read_bytes() == b"MinGRU"  # the video of the agent with memory
+    assert (folder / "episode.gif").read_bytes() == b"GRU"  # the video of the agent with memory
     assert (folder / "with_and_without_memory.png").stat().st_size > 10_000
 
 
@@ -113,8 +113,8 @@ time.sleep({"with": 0, "wait": 60}[flags["--exp-name"][:4]])
 
 @pytest.fixture
 def stand_ins(tmp_path, monkeypatch):
-    """A script in place of pqn_rnn.py, and a folder for what it leaves."""
-    (tmp_path / "pqn_rnn.py").write_text(STAND_IN)
+    """A script in place of ppo_rnn.py, and a folder for what it leaves."""
+    (tmp_path / "ppo_rnn.py").write_text(STAND_IN)
     (tmp_path / "demo").mkdir()
     monkeypatch.setattr(memory_demo, "ROOT", tmp_path)
     monkeypatch.setattr(memory_demo, "DEFAULTS", "--num-devices 1")
@@ -123,17 +123,17 @@ def stand_ins(tmp_path, monkeypatch):
 
 def test_both_train_and_the_one_without_memory_writes_to_a_file(stand_ins, capfd):
     runs = memory_demo.train_both(["--exp-name", "with"], stand_ins)
-    assert runs == {"with memory": stand_ins / "MinGRU/run", "without memory": stand_ins / "MLP/run"}
-    assert capfd.readouterr().out.splitlines()[-1] == "MinGRU trains"
+    assert runs == {"with memory": stand_ins / "GRU/run", "without memory": stand_ins / "MLP/run"}
+    assert capfd.readouterr().out.splitlines()[-1] == "GRU trains"
     assert (stand_ins / "without_memory.log").read_text() == "MLP trains\n"
 
 
-@pytest.mark.parametrize(("failing", "told"), [("MinGRU", ""), ("MLP", "MLP trains\n")])
+@pytest.mark.parametrize(("failing", "told"), [("GRU", ""), ("MLP", "MLP trains\n")])
 def test_one_that_fails_ends_the_demo_and_the_other_training(stand_ins, failing, told, capfd):
     with pytest.raises(SystemExit) as end:
         memory_demo.train_both(["--exp-name", f"wait_{failing}"], stand_ins)
     assert end.value.code == 4 and capfd.readouterr().err == told
-    other = "MLP" if failing == "MinGRU" else "MinGRU"
+    other = "MLP" if failing == "GRU" else "GRU"
     assert (stand_ins / other / "run/saved").exists()
 
 
