@@ -428,7 +428,7 @@ def make_train(args: Args):
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
-        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
+        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         steps = Step(**{field.name: getattr(rollout, field.name) for field in fields(Step)})
         replay = buffer.add(state.replay, jax.tree.map(lambda x: x.swapaxes(0, 1), steps))

@@ -528,7 +528,7 @@ def make_train(args: Args):
         key, sample_key = jax.random.split(state.key)
         sample = spread(args, buffer.sample(state.replay, sample_key))  # [B, segments, steps, ...]
         carry = jax.tree.map(lambda x: x[:, 0], sample.experience.carry)
-        flat = lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]).swapaxes(0, 1)  # noqa: E731
+        flat = lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]).swapaxes(0, 1)
         sequence = jax.tree.map(flat, sample.experience.steps)  # [burn-in + T, B, ...]
         past = jax.tree.map(lambda x: x[: args.burn_in], sequence)
         steps = jax.tree.map(lambda x: x[args.burn_in :], sequence)
@@ -547,7 +547,7 @@ def make_train(args: Args):
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
-        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
+        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.segment)
         steps = Step(**{field.name: getattr(rollout, field.name) for field in fields(Step)})
         segment = Segment(state.actor.carry, jax.tree.map(lambda x: x.swapaxes(0, 1), steps))  # [E, steps, ...]

@@ -173,7 +173,7 @@ class ResidualEncoder(nn.Module):
 
 
 def pad(x: jax.Array, value: float) -> jax.Array:
-    """x[T * B, h, w, c] with one more row or column of `value` on every side."""
+    """x[T * B, h, w, c] with one more row or column of `value` on every side, which `convolve` does not add."""
     return jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=value)
 
 
@@ -293,7 +293,7 @@ def of_task(values: jax.Array, task: jax.Array) -> jax.Array:
 def select_task(args: Args, params, index: int) -> tuple[Args, Any]:
     """The agent of one task: arguments with only its id, parameters with only its value. Keeps seed axes."""
     of_values = ("params.value.", "popart.")
-    keep = lambda path, x: x[..., index : index + 1] if leaf_name(path).startswith(of_values) else x  # noqa: E731
+    keep = lambda path, x: x[..., index : index + 1] if leaf_name(path).startswith(of_values) else x
     return args.tasks[index], jax.tree_util.tree_map_with_path(keep, params)
 
 
@@ -527,7 +527,7 @@ def make_actor(args: Args):
 def task_sums(args: Args, rollout: Transition) -> dict[str, jax.Array]:
     """Sums [N] over the episodes of each task that end in a rollout, and how well its values predicted the targets."""
     num_tasks = len(args.env_ids)
-    by_task = lambda x: x.reshape(len(x), args.num_envs // num_tasks, num_tasks)  # noqa: E731  # [T, E / N, N]
+    by_task = lambda x: x.reshape(len(x), args.num_envs // num_tasks, num_tasks)  # [T, E / N, N]
     early = jax.tree.map(lambda x: x[:-1], rollout)  # the last step's target would need another forward pass
     target, _ = vtrace(args, jnp.ones_like(early.value), early, early.value, rollout.value[-1])
     explained = jax.vmap(explained_variance, in_axes=2)(by_task(early.value), by_task(target))
@@ -568,9 +568,9 @@ def make_train(args: Args):
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         player = jax.tree.map(lambda x: x[0], state.past) if args.actor_lag else state.params
-        rollout_step = lambda actor, _: act(player, actor, SAMPLE, state.params)[:2]  # noqa: E731
+        rollout_step = lambda actor, _: act(player, actor, SAMPLE, state.params)[:2]
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
-        append = lambda x, last: jnp.concatenate([x, last[None]])  # noqa: E731
+        append = lambda x, last: jnp.concatenate([x, last[None]])
         inputs = jax.tree.map(append, inputs_of(rollout), inputs_of(actor))  # [T + 1, E, ...]
         task = jnp.arange(args.num_envs) % len(args.env_ids)  # [E]
         learning_rate = learning_rate_at(args, state.update)  # the same for all gradient steps of the rollout
@@ -584,7 +584,7 @@ def make_train(args: Args):
             grads, (metrics, new) = jax.grad(loss, has_aux=True)(weights, params, carry, *batch, batch_task)
             # the rescaled head is trained, so rescale its gradient too
             weights = weights | {"value": preserved(weights["value"], popart, new)}
-            rescaled = lambda x: x * jnp.broadcast_to(new.scale / popart.scale, x.shape)  # noqa: E731
+            rescaled = lambda x: x * jnp.broadcast_to(new.scale / popart.scale, x.shape)
             grads = grads | {"value": jax.tree.map(rescaled, grads["value"])}
             updates, opt_state = optimizer.update(grads, opt_state)
             updates = jax.tree.map(lambda x: -learning_rate * x, updates)

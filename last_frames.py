@@ -90,7 +90,7 @@ class Window:
 
     def after(self, obs: jax.Array, others: tuple) -> "Window":
         """The window of the next step: without its first entry, with the inputs [E, ...] of the current step."""
-        push = lambda x, new: jnp.concatenate([x, new[None]])[1:]  # noqa: E731
+        push = lambda x, new: jnp.concatenate([x, new[None]])[1:]
         return Window(push(self.obs, obs), jax.tree.map(push, self.others, others))
 
 
@@ -120,7 +120,7 @@ def with_last_frames(script: ModuleType, args: Any, frames: int) -> tuple[Callab
 
     def begin_watched(key: jax.Array, num_envs: int) -> Watched:
         actor = begin(key, num_envs)
-        empty = lambda x: jnp.zeros((frames - 1, *x.shape), x.dtype)  # noqa: E731
+        empty = lambda x: jnp.zeros((frames - 1, *x.shape), x.dtype)
         return Watched(actor, Window(*jax.tree.map(empty, inputs_of(actor))))
 
     def act_watched(params, watched: Watched, policy) -> tuple[Watched, Any, dict]:

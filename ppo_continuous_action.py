@@ -171,7 +171,7 @@ def gae(rollout: "Transition", next_value: jax.Array, gamma: float, gae_lambda: 
     """Generalised advantage estimates [T, E] of a rollout (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
     A_t = d_t + gamma lambda (1 - done_t) A_{t+1} with d_t = r_t + gamma (1 - terminated_t) v_t - V(s_t), where v_t is
-    next_value[t] = V(s_{t+1}), or `final_value` after a truncated step. A = 0 after the last step.
+    next_value[t] = V(s_{t+1}), or `final_value` after a truncated step. A_T = 0 after the last step.
     """
     value = jnp.where(rollout.truncated, rollout.final_value, next_value)
     delta = rollout.reward + gamma * jnp.where(rollout.terminated, 0.0, value) - rollout.value
@@ -322,7 +322,7 @@ def make_train(args: Args):
         return ppo_loss(args, output, batch, advantage, target)
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
-        rollout_step = lambda actor, _: act(state.params, actor, SAMPLE)[:2]  # noqa: E731
+        rollout_step = lambda actor, _: act(state.params, actor, SAMPLE)[:2]
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         _, output = forward(network, state.params, (), actor.obs[None])
         next_value = jnp.concatenate([rollout.value[1:], output.value])  # [T, E]

@@ -70,7 +70,7 @@ def play_to_the_end(env: ArcadeEnvironment, params: Any, state: Any, key: jax.Ar
 def play(env_id: str, episodes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Undiscounted returns float32 and lengths int32 of complete episodes, [episodes]."""
     env, params = gymnax.make(env_id)
-    act = lambda state, key: jax.random.randint(key, state.time.shape, 0, env.num_actions)  # noqa: E731
+    act = lambda state, key: jax.random.randint(key, state.time.shape, 0, env.num_actions)
 
     @jax.jit
     def chunk(key):

@@ -220,7 +220,7 @@ def time_memory(network, params, start, starts, times: float, repeats: int) -> f
         return mean_square(memory.apply(weights, memory.initial_carry(start.shape[1]), x + nudge, start)[1])
 
     def remember_all(weights, carry, x, start):
-        step = lambda carry, now: memory.apply(weights, carry, now[0][None], now[1][None])  # noqa: E731
+        step = lambda carry, now: memory.apply(weights, carry, now[0][None], now[1][None])
         return jax.lax.scan(step, carry, (x, start))
 
     def features(shape):

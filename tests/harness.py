@@ -24,7 +24,7 @@ EASY_IDS = [env_id for env_id in IDS if env_id.endswith("Easy")]
 
 def only_usually(names, cases):
     """`cases` as parameters of a test. Without --thorough only those in `names` are tested."""
-    rare = lambda case: pytest.param(*case if isinstance(case, tuple) else [case], marks=pytest.mark.thorough)  # noqa: E731
+    rare = lambda case: pytest.param(*case if isinstance(case, tuple) else [case], marks=pytest.mark.thorough)
     return [case if case in names else rare(case) for case in cases]
 
 
@@ -36,7 +36,7 @@ FEW_USUALLY = only_usually(["NavigatorEasy", "CartPoleEasy", "TetrisEasy"], EASY
 def at_easy_or_first_at_hard(values):
     """(id, value) for every id and value. Without --thorough, Medium is left out, and Hard has the first value only."""
     cases = [(env_id, value) for value in values for env_id in IDS]
-    hard = lambda case: case[0].endswith("Hard") and case[1] == values[0]  # noqa: E731
+    hard = lambda case: case[0].endswith("Hard") and case[1] == values[0]
     return only_usually([case for case in cases if case[0] in EASY_IDS or hard(case)], cases)
 
 

@@ -226,7 +226,7 @@ def test_runs_of_different_versions_of_a_script_are_each_read_by_their_own(run, 
     source = (changed / "pqn_mlp.py").read_text()
     assert source.count("q=self.head(x)") == 1
     (changed / "pqn_mlp.py").write_text(source.replace("q=self.head(x)", "q=-self.head(x)"))
-    negated = lambda path, x: -x if "head" in jax.tree_util.keystr(path) else x  # noqa: E731
+    negated = lambda path, x: -x if "head" in jax.tree_util.keystr(path) else x
     params = jax.tree_util.tree_map_with_path(negated, load_agent(run).params)
     capsys.readouterr()
     saved = load_agent(changed).saved

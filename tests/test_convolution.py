@@ -44,7 +44,7 @@ def test_it_equals_the_native_convolution_and_pooling(device, size, stride, pool
     x, kernel = jax.random.normal(keys[0], (2, 30, 27, 3)), jax.random.normal(keys[1], (size, size, 3, 4))
     weights = jax.random.normal(keys[2], (10_000,))
     options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
-    layer = lambda x, kernel: convolution.convolve(x, kernel, (stride, stride), "VALID", pool=pool, **options)  # noqa: E731
+    layer = lambda x, kernel: convolution.convolve(x, kernel, (stride, stride), "VALID", pool=pool, **options)
     (_, got), gradients = weighted(layer, weights)(x, kernel, to=(0, 1))
     (_, want), native_gradients = weighted(lambda *inputs: native(*inputs, stride, pool), weights)(x, kernel, to=(0, 1))
     np.testing.assert_allclose(got, want, atol=1e-4)
@@ -84,7 +84,7 @@ def test_many_kernels_at_once_equal_one_after_the_other():
     obs = jax.random.randint(jax.random.key(0), (3, 8, 20, 20, 3), 0, 256).astype(jnp.uint8)
     kernels, weights = jax.random.normal(jax.random.key(1), (3, 5, 5, 3, 4)), jnp.ones(20_000)
     layer = weighted(lambda kernel, x: convolution.convolve(x, kernel, (2, 2), pool=(2, 2)), weights)
-    gradient = lambda kernel, x: layer(kernel, x, to=0)[1]  # noqa: E731
+    gradient = lambda kernel, x: layer(kernel, x, to=0)[1]
     want = [gradient(kernel, x) for kernel, x in zip(kernels, obs, strict=True)]
     np.testing.assert_allclose(jax.vmap(gradient)(kernels, obs), jnp.stack(want), rtol=1e-5, atol=1e-4)
 

@@ -183,7 +183,7 @@ def test_anywhere_reduces_over_seeds_too():
     found = jax.vmap(lambda flags: (anywhere(flags), flags.any()))(flags)
     assert [x.tolist() for x in found] == [[True, True], [False, True]]
     assert not jax.vmap(anywhere)(np.zeros((2, 2), bool)).any()
-    branch = lambda flags: jax.lax.cond(anywhere(flags), jnp.sin, jnp.cos, 0.5)  # noqa: E731
+    branch = lambda flags: jax.lax.cond(anywhere(flags), jnp.sin, jnp.cos, 0.5)
     assert "cond[" in str(jax.make_jaxpr(jax.vmap(branch))(flags))
 
 

@@ -239,7 +239,7 @@ def sampled_in_the_next_update(name, args, state):
 
 def with_another_target(state):
     """The state with a target network that differs from the network that learns."""
-    noise = lambda x: 0.05 * jax.random.normal(jax.random.key(x.size), x.shape, x.dtype)  # noqa: E731
+    noise = lambda x: 0.05 * jax.random.normal(jax.random.key(x.size), x.shape, x.dtype)
     return state.replace(target_params=jax.tree.map(lambda x: x + noise(x), state.params))
 
 
@@ -273,7 +273,7 @@ def test_a_gradient_step_of_dqn_rnn_against_a_loop(changes):
     sample, after, metrics = sampled_in_the_next_update("dqn_rnn", args, state)
     network, _, _ = dqn_rnn.make_actor(args)
     read = functools.partial(forward, network)
-    flat = lambda x: np.asarray(x).reshape(args.batch_size, -1, *x.shape[3:])  # noqa: E731
+    flat = lambda x: np.asarray(x).reshape(args.batch_size, -1, *x.shape[3:])
     steps = jax.tree.map(flat, sample.experience.steps)  # [B, burn-in + T, ...]
     reward = steps.reward / float(after.reward_scale.std)
     length, no_start = args.burn_in + args.num_steps, jnp.zeros((1, args.batch_size), bool)
@@ -463,7 +463,7 @@ def test_the_target_network_moves_by_tau_when_due_and_else_stays(name):
     for done in range(128, 512, args.update_size):
         after = trained(name, args, done // args.update_size)[0]
         tau = args.tau if done % 128 == 0 else 0
-        mixed = lambda old, new, tau=tau: (1 - tau) * old + tau * new  # noqa: E731
+        mixed = lambda old, new, tau=tau: (1 - tau) * old + tau * new
         assert_equal(jax.tree.map(mixed, before.target_params, after.params), after.target_params, atol=1e-6)
         moved = jax.tree.map(lambda x, y: bool((x != y).any()), before.params, after.params)
         assert any(jax.tree.leaves(moved))

@@ -75,7 +75,7 @@ def test_patches_of_few_pixels_are_averages(side):
 
 def test_what_all_first_frames_show_does_not_matter():
     """The encoder reads frames relative to the mean of those it was initialised with."""
-    dim = lambda seed, n: jax.random.randint(jax.random.key(seed), (n, 128, 128, 3), 0, 128).astype(jnp.uint8)  # noqa: E731
+    dim = lambda seed, n: jax.random.randint(jax.random.key(seed), (n, 128, 128, 3), 0, 128).astype(jnp.uint8)
     first, later, background = dim(0, 8), dim(1, 8), dim(3, 1)
     encoder = Encoder("patch", jnp.float32)
     alone, behind = (encoder.init(jax.random.key(2), first + x) for x in (jnp.uint8(0), background))

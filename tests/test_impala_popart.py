@@ -38,7 +38,7 @@ vtrace = jax.jit(impala_popart.vtrace, static_argnums=0)
 def random_steps(seed=0, **changes):
     """A rollout with both kinds of ends, and importance weights, values and the last value for it."""
     rng = np.random.default_rng(seed)
-    real = lambda: jnp.asarray(rng.normal(size=(STEPS, ENVS)), jnp.float32)  # noqa: E731
+    real = lambda: jnp.asarray(rng.normal(size=(STEPS, ENVS)), jnp.float32)
     terminated = rng.random((STEPS, ENVS)) < 0.15
     truncated = ~terminated & (rng.random((STEPS, ENVS)) < 0.15)
     assert terminated.any() and truncated.any()

@@ -19,7 +19,7 @@ def layer_of(name, window=WINDOW):
     layer = MEMORIES[name](HIDDEN, window, key)
     numbers = np.random.default_rng(0)
     # what begins as zeros or ones would hide a factor that is missing, and so would weights that are nearly nothing
-    shaken = lambda leaf: leaf + 0.3 * numbers.normal(size=leaf.shape).astype(np.float32)  # noqa: E731
+    shaken = lambda leaf: leaf + 0.3 * numbers.normal(size=leaf.shape).astype(np.float32)
     layer = jax.tree.map(lambda leaf: jnp.asarray(shaken(leaf)) if eqx.is_inexact_array(leaf) else leaf, layer)
     if name == "NMax":
         layer = eqx.tree_at(lambda layer: layer.algebra.algebra.decay, layer, jnp.ones(HIDDEN))

@@ -119,9 +119,9 @@ def test_bytes_of_a_backward_pass():
     """Of sin((x + 1) w): x + 1 for the product's gradient, the slope of the sine; and the largest gradient, twice."""
     x, w = np.ones((32, 64), np.float32), jax.ShapeDtypeStruct((64, 128), np.float32)
     inputs, product = 4 * 32 * 64, 4 * 32 * 128
-    layer = lambda w: jnp.sin((jnp.asarray(x) + 1) @ w)  # noqa: E731
+    layer = lambda w: jnp.sin((jnp.asarray(x) + 1) @ w)
     assert memory_use.backward_bytes(layer, w) == inputs + product + 2 * product
-    two = lambda w: (layer(w), layer(w))  # noqa: E731
+    two = lambda w: (layer(w), layer(w))
     assert memory_use.backward_bytes(two, w) == inputs + 2 * product + 2 * product  # x + 1 is held once
 
 

@@ -65,7 +65,7 @@ def test_copies_are_equal_and_draw_the_same(door, how):
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_second_object_of_a_kind_compiles_nothing(door):
-    make = lambda: DOORS[door]("NavigatorEasy", partial_obs=True)  # noqa: E731
+    make = lambda: DOORS[door]("NavigatorEasy", partial_obs=True)
     env, params = make()
     _, state = env.reset(jax.random.key(0), params)
     env.step(jax.random.key(1), state, 3, params)

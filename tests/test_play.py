@@ -172,7 +172,7 @@ def test_a_disk_that_is_full_at_the_end_is_one_line(capsys, monkeypatch):
 
 def test_ctrl_c_ends_the_game_while_it_waits_for_a_key(monkeypatch, pygame):
     wait, timers = pygame.event.wait, []
-    end = lambda: pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_q))  # noqa: E731
+    end = lambda: pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_q))
 
     def waited(*milliseconds):
         if not timers:

@@ -27,7 +27,7 @@ LEVELS = (PongEasy, PongMedium, PongHard)
 def random_states(env, count):
     """States in the middle of a rally."""
     keys = jax.random.split(jax.random.key(5), 7)
-    draw = lambda k, low, high, *shape: jax.random.randint(keys[k], (count, *shape), low, high)  # noqa: E731
+    draw = lambda k, low, high, *shape: jax.random.randint(keys[k], (count, *shape), low, high)
     return PongState(
         time=draw(0, 1, 400),
         points=draw(1, 0, POINTS, 2),
@@ -93,7 +93,7 @@ def test_both_seats_are_alike(level):
     mirror = jax.vmap(env.mirrored)
     jax.tree.map(np.testing.assert_array_equal, mirror(mirror(states)), states)
     actions = jax.random.randint(jax.random.key(1), (200, 2), 0, 5)
-    keys = lambda: jax.random.split(jax.random.key(0), 200)  # noqa: E731
+    keys = lambda: jax.random.split(jax.random.key(0), 200)
     after, reward, over = jax.vmap(env.play)(keys(), states, actions)
     reflected, reward_there, over_there = jax.vmap(env.play)(keys(), mirror(states), actions[:, ::-1])
     np.testing.assert_array_equal(reward, reward_there[:, ::-1])
@@ -114,7 +114,7 @@ def test_it_keeps_the_contract_of_games(level, obs_size):
 def test_the_full_frame_shows_the_state_and_the_partial_frame_hides_the_ball_in_the_band(obs_size):
     full, partial = PongEasy(False, obs_size), PongEasy(True, obs_size)
     states = random_states(full, 300)
-    draw = lambda env: np.asarray(jax.jit(jax.vmap(env.render))(states)).reshape(300, -1)  # noqa: E731
+    draw = lambda env: np.asarray(jax.jit(jax.vmap(env.render))(states)).reshape(300, -1)
     fields = np.concatenate(
         [np.asarray(x).reshape(300, -1) for x in jax.tree.leaves(states.replace(time=0 * states.time))], 1
     )

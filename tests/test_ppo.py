@@ -176,7 +176,7 @@ def test_a_policy_that_moves_too_far_stops_learning_from_the_rollout():
         states[epochs, target_kl] = train_chunk(init(jax.random.key(0)), jnp.int32(1))
     steps = {key: float(metrics["gradient_steps"]) for key, (_, metrics) in states.items()}
     assert steps == {(1, None): 2, (3, 1e-6): 2, (3, None): 6}
-    counts = {key: int(state.opt_state[1].count) for key, (state, _) in states.items()}
+    counts = {key: int(state.opt_state.inner_state[1].count) for key, (state, _) in states.items()}
     assert counts == steps
     # (the order of the minibatches depends on the number of epochs: compare how far, not where to)
     kls = {key: float(metrics["approx_kl"]) / steps[key] for key, (_, metrics) in states.items()}

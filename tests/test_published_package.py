@@ -103,7 +103,7 @@ def test_the_table_has_the_factor_of_every_id_and_geometric_means(tmp_path):
 
 
 def test_everything_is_written(tmp_path, monkeypatch):
-    made = lambda env_id, twin, python, args: row(env_id, twin, 100, 1000)  # noqa: E731
+    made = lambda env_id, twin, python, args: row(env_id, twin, 100, 1000)
     monkeypatch.setattr(published_package, "measure", made)
     monkeypatch.setattr(published_package, "published_python", lambda environment: "python")
     ids = ("AutoEncodeEasy", "TetrisEasy")

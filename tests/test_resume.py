@@ -207,8 +207,8 @@ def test_a_folder_without_a_checkpoint_is_left_as_it_was(tmp_path):
 def test_every_leaf_survives_a_checkpoint(memory, tmp_path):
     args, rng = small("pqn_rnn", run_dir=str(tmp_path), memory=memory), np.random.default_rng(0)
     shapes = jax.eval_shape(script("pqn_rnn").make_train(args)[0], jax.random.key(0))
-    is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
-    some = lambda x: jnp.asarray(rng.normal(size=x.shape, scale=10).astype(x.dtype))  # noqa: E731
+    is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    some = lambda x: jnp.asarray(rng.normal(size=x.shape, scale=10).astype(x.dtype))
     state = jax.tree.map(lambda x: jax.random.key(3) if is_key(x) else some(x), shapes)
     folder = make_run_folder(args)
     save_checkpoint(folder, args, 64, state)

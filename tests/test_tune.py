@@ -87,7 +87,7 @@ def played(tmp_path, monkeypatch):
     """PLAYER takes the place of the trainings; returns its path."""
     player = tmp_path / "player.py"
     player.write_text(PLAYER)
-    line = lambda args, env_id, values, run_dir: [  # noqa: E731
+    line = lambda args, env_id, values, run_dir: [
         *(sys.executable, str(player), "--env-id", env_id, "--run-dir", str(run_dir)),
         *tune.as_flags(values),
     ]

@@ -293,7 +293,7 @@ def test_atari_s_pong_for_two(tmp_path):
 
     first, (seen, reward, truncated, final) = jax.device_get(run(jax.random.key(0)))
     np.testing.assert_array_equal(seen[:, 0::2], seen[:, 1::2, :, ::-1])
-    paddle = lambda frame: np.flatnonzero(frame[14:77, 73:76, 0].max(axis=1) > 110)  # noqa: E731
+    paddle = lambda frame: np.flatnonzero(frame[14:77, 73:76, 0].max(axis=1) > 110)
     early, late = seen[2], seen[20]
     assert paddle(late[1]).mean() > paddle(early[1]).mean() > paddle(late[0]).mean()
     assert (truncated[299] & ~truncated[298]).all() and not truncated[:299].any()

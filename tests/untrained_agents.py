@@ -38,5 +38,5 @@ def agent_in(run, twin="own"):
 
 def bold(agent, factor=100):
     """The agent with larger heads: what fresh actor-critics say of different frames differs too little for float32."""
-    larger = lambda path, x: factor * x if HEADS.search(jax.tree_util.keystr(path)) else x  # noqa: E731
+    larger = lambda path, x: factor * x if HEADS.search(jax.tree_util.keystr(path)) else x
     return dataclasses.replace(agent, params=jax.tree_util.tree_map_with_path(larger, agent.params))

@@ -197,7 +197,7 @@ def q_lambda_returns(rollout: "Transition", next_value: jax.Array, gamma: float,
     """Peng's Q(lambda) returns [T, E] of a rollout (Peng and Williams 1994; Gallici et al. 2024).
 
     R_t = r_t + gamma (1 - terminated_t) ((1 - lambda) v_t + lambda R_{t+1}), v_t = next_value[t] = max_a Q(s_{t+1}, a),
-    and R = v after the last step. After a truncated step, `final_value` takes the place of both.
+    and R_T = v_{T-1} after the last step. After a truncated step, `final_value` takes the place of both.
     """
     bootstrap = jnp.where(rollout.truncated, rollout.final_value, next_value)
 
@@ -351,7 +351,7 @@ def make_train(args: Args):
 
     def update(state: TrainState) -> tuple[TrainState, dict]:
         epsilon = epsilon_at(args, state.update)
-        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]  # noqa: E731
+        rollout_step = lambda actor, _: act(state.params, actor, epsilon)[:2]
         actor, rollout = jax.lax.scan(rollout_step, state.actor, length=args.num_steps)
         last = actor.carry, actor.obs[None], actor.prev_action[None], actor.start[None]
         _, output = forward(network, state.params, *last)

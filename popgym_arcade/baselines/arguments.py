@@ -171,8 +171,9 @@ class RunArgs:
         available, count = jax.device_count(), self.num_devices or jax.device_count()
         if not 0 <= self.num_devices <= available:
             raise UserError(f"--num-devices {self.num_devices}: use a number from 1 to {available}, or 0 for all")
-        groups = self.num_envs // group  # 0 for games for two in which a minibatch has less than a player of each
-        if (groups % count or groups < count > 1) and self.num_seeds % count:
+        groups = self.num_envs // group  # 0 if a minibatch has fewer than one player of each environment
+        shared = count == 1 or (groups >= count and groups % count == 0)
+        if not shared and self.num_seeds % count:
             envs = limits.nearest_multiples(self.num_envs, group * count)
             devices = limits.nearest_divisors(groups or 1, count)
             raise UserError(

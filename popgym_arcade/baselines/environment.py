@@ -99,7 +99,7 @@ def has_twins(env_id: str) -> bool:
     known = gymnax.registered_envs
     if env_id not in known:
         close = " or ".join(difflib.get_close_matches(env_id, known, 3, 0))
-        other = "Another library's is LIBRARY/ID, a class of your own MODULE:CLASS"
+        other = "Write LIBRARY/ID for another library's, and MODULE:CLASS for a class of your own"
         raise UserError(f"--env-id {env_id!r} is unknown: did you mean {close}? {other}")
     return env_id in popgym_arcade.REGISTERED_ENVIRONMENTS
 
@@ -135,7 +135,7 @@ def check_env(args: Any, env_id: str, env: Environment, actions: Any) -> None:
         kinds = f"{type(actions).__name__} actions: use one with {args.ACTIONS.__name__} actions"
         raise UserError(f"{env_id} has {kinds}")
     if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
-        raise UserError(f"{env_id} has actions without finite bounds, among which the random policy cannot choose")
+        raise UserError(f"{env_id} has actions without finite bounds, which the random policy needs")
     if isinstance(env, TwoPlayerEnvironment) and not args.FOR_TWO:
         raise UserError(f"{env_id} is a game for two: use ppo_selfplay.py")
     if args.FOR_TWO and not has_two_seats(env):
@@ -190,8 +190,8 @@ class ParallelEnvs:
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
         """One step of each: obs, state, reward (float32), terminated, truncated (bool, never both true), info.
 
-        `info` has two entries for environments whose learner sees something other than the player does: `raw_reward` in
-        the game's own units, and `over`, whether the episode is over.
+        `info` also has `raw_reward`, in the game's own units, and `over`, whether the episode is over. An environment
+        sets them if its learner sees other rewards or episodes than the player does, such as clipped rewards in Atari.
         """
         keys = jax.random.split(key, len(action))
         step = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))

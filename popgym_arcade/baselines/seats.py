@@ -180,5 +180,5 @@ def with_snapshot(rivals: Rivals | None, params: Any, update: jax.Array, every: 
     if rivals is None:
         return None
     oldest = update // every % len(rivals.players)
-    store = lambda x, new: jnp.where(update % every == 0, x.at[oldest].set(new), x)  # noqa: E731
+    store = lambda x, new: jnp.where(update % every == 0, x.at[oldest].set(new), x)
     return rivals.replace(params=jax.tree.map(store, rivals.params, params))

@@ -55,7 +55,7 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
     )
     me, count = jax.process_index(), jax.process_count()
     line = [sys.executable, "-I", str(Path(__file__).resolve()), str(me), str(count)]
-    start = lambda *where: subprocess.Popen([*line, *where], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: E731
+    start = lambda *where: subprocess.Popen([*line, *where], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     where = b""
     if me == 0:
         _witness = start()

@@ -57,7 +57,7 @@ def spread(args: Any, tree: Any) -> Any:
     if mesh.size == 1 or mesh.axis_names == ("seeds",):
         return tree
     sharding = NamedSharding(mesh, P("envs"))
-    divides = lambda x: x.ndim and x.shape[0] % mesh.size == 0  # noqa: E731
+    divides = lambda x: x.ndim and x.shape[0] % mesh.size == 0
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, sharding) if divides(x) else x, tree)
 
 

@@ -67,10 +67,10 @@ def paper_convolutions(obs: jax.Array, dtype: Any, kernel_init: Any = nn.linear.
 class Centred(nn.Module):
     """`layer`, linear and without bias, of x[N, ...] minus the mean over the N with which the network is initialised.
 
-    These are the first frames of the environments. Most of a frame always looks the same. Its features would soon
-    outgrow those of the rest, because gradients that do not depend on the frame, such as "all values are too high",
-    enlarge them. A LayerNorm then divides the rest by them (docs/ppo_rnn.md has an example). The mean is a constant of
-    the network: saved with its parameters, never changed.
+    These are the first frames of the environments. Most of a frame always looks the same. Errors that do not depend on
+    the frame, such as "all values are too high", have gradients that enlarge the features of this background, until
+    they dominate the LayerNorm that follows (docs/ppo_rnn.md has an example). The mean is a constant of the network:
+    saved with its parameters, never changed.
     """
 
     layer: nn.Module

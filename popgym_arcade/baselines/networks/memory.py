@@ -89,7 +89,7 @@ def build_memory(
     # memax 0.1.1 reuses keys within and between layers, so each layer gets a key of its own, a raw one
     def one_layer(key):
         outer_key, layer_key = jax.random.key_data(jax.random.split(key))
-        make_layer = lambda recurrent_size, key: cell(recurrent_size, window, layer_key)  # noqa: E731
+        make_layer = lambda recurrent_size, key: cell(recurrent_size, window, layer_key)
         return ResidualModel(make_layer, *sizes, num_layers=1, key=outer_key)
 
     models = [one_layer(layer_key) for layer_key in jax.random.split(key, num_layers)]

@@ -79,7 +79,7 @@ def minibatch_bytes(args: Any, script: ModuleType, state: Any, transition: Any) 
     steps, batch = args.minibatch_shape
 
     def inputs():
-        blank = lambda x: jnp.zeros((steps, batch, *x.shape[1:]), x.dtype)  # noqa: E731
+        blank = lambda x: jnp.zeros((steps, batch, *x.shape[1:]), x.dtype)
         obs, prev_action = jax.tree.map(blank, (state.actor.obs, transition.action))
         return script.initial_carry(network, batch), obs, prev_action, jnp.ones((steps, batch), bool)
 

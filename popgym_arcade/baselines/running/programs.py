@@ -19,7 +19,7 @@ def compiler_options(args: Any) -> dict[str, Any] | None:
 def abstract_state(args: Any, init: Callable, keys: jax.Array) -> Any:
     """The state init(key) makes, as shapes with shardings; with a leading seed axis if there are several seeds."""
     shapes = jax.eval_shape(seed_by_seed(init, args), keys)
-    place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)  # noqa: E731
+    place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
     return jax.tree.map(place, shapes, shardings(args, shapes))
 
 

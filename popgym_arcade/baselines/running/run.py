@@ -85,7 +85,7 @@ class Run:
         init = jax.jit(init)  # traced once for both uses
         template = abstract_state(args, init, everywhere(args, train_keys))
         self.unsaved = unsaved_fields(args, template)
-        fresh = lambda keys=train_keys: waited(jit_init(args, init, template), everywhere(args, keys))  # noqa: E731
+        fresh = lambda keys=train_keys: waited(jit_init(args, init, template), everywhere(args, keys))
         state = self.resumed(template, fresh, (*optional, *self.unsaved)) if args.resume else self.started(fresh)
         if self.records.mirror:  # finished last, so that an upload that fails or hangs loses nothing
             self.contexts.push(self.records.mirror.finish)
