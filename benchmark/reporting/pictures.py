@@ -68,7 +68,7 @@ def draw_curves(cells: list[Cell], path: Path, title: str, by: str, over_minutes
     groups = sorted({cell.group for cell in cells})
     drawn = [draw_panel(axes, cells_at(cells, *place), groups, over_minutes) for place, axes in shown.items()]
     for (task, twin), axes in shown.items():
-        axes.set_title(f"{task}, {TWINS_IN_WORDS[twin]}" if len(twins) > 1 else task, fontsize=10)
+        axes.set_title(f"{task}, {TWINS_IN_WORDS[twin]}" if len(twins) > 1 else task, fontsize=9)
     for task in tasks:
         with_same_range([axes for (name, _), axes in shown.items() if name == task])
     lowest = {places.index(place) % columns: axes for place, axes in shown.items()}  # of each column
