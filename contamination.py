@@ -40,7 +40,7 @@ from popgym_arcade.baselines.running.pictures import in_rgb
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = {
-    "relative_values": "change of Q − mean Q",
+    "relative_values": "change of Q − mean Q, as a share",
     "kl": "KL(unchanged policy || changed)",
     "flips": "greedy actions changed",
 }
@@ -172,11 +172,12 @@ def last_of(output: Any) -> dict[str, jax.Array]:
     return {name: scores} | spread
 
 
-def effects_of(output: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Each of MEASURES, [V - 1, L, B], for outputs [L, V, B, A]; NaN where it is not defined.
+def effects_of(output: dict[str, np.ndarray], lasts: np.ndarray) -> dict[str, np.ndarray]:
+    """Each of MEASURES, [V - 1, L, B], for outputs [L, V, B, A]; NaN where it is undefined, and where not lasts[L, B].
 
     Relative values are Q minus its mean over actions, and their change is the L2 norm of the difference (Wang et al.
-    2025). KL is that of the policy, for a continuous one between normal distributions of equal width.
+    2025), divided by the mean norm of the unchanged ones: every seed learns Q from rewards on a scale of its own. KL is
+    that of the policy, for a continuous one between normal distributions of equal width.
     """
     output = {name: np.moveaxis(np.asarray(x, float), 1, 0) for name, x in output.items()}  # [V, L, B, A]
     name, x = next((name, x) for name, x in output.items() if name != "log_std")
@@ -185,13 +186,15 @@ def effects_of(output: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         effects["flips"] = (x[1:].argmax(axis=-1) != x[0].argmax(axis=-1)).astype(float)
     if name == "q":
         advantage = x - x.mean(axis=-1, keepdims=True)
-        effects["relative_values"] = np.linalg.norm(advantage[1:] - advantage[0], axis=-1)
+        size = np.linalg.norm(advantage[0], axis=-1)[lasts].mean()
+        change = np.linalg.norm(advantage[1:] - advantage[0], axis=-1)
+        effects["relative_values"] = change / size if size else change  # 0 / 0 if all actions have the same value
     elif name == "logits":
         log_policy = x - np.logaddexp.reduce(x, axis=-1, keepdims=True)
         effects["kl"] = (np.exp(log_policy[0]) * (log_policy[0] - log_policy[1:])).sum(axis=-1)
     else:
         effects["kl"] = (np.square(x[1:] - x[0]) / (2 * np.exp(2 * output["log_std"][0]))).sum(axis=-1)
-    return effects
+    return {name: np.where(lasts, values, np.nan) for name, values in effects.items()}
 
 
 def stacked(trajectories: list[Trajectory], name: str, steps: int) -> Any:
@@ -233,10 +236,9 @@ def contaminate(agent: Agent, trajectories: list[Trajectory], kind: str, args: A
     before, _, after = (jax.tree.map(lambda x, part=part: x[part], seen) for part in parts(changed.start, len(changed)))
     others = (stacked(trajectories, name, steps) for name in other_inputs(agent.script))
     replay = replay_program(dataclasses.replace(agent.args, seed=0))
-    effects = effects_of(replay(agent.params, before, versions, after, *others))  # from the last changed step on
     lengths = np.array([len(trajectory) for trajectory in trajectories])
-    over = np.arange(changed.stop - 1, steps)[:, None] >= lengths  # [L, B]
-    effects = {name: np.where(over, np.nan, values) for name, values in effects.items()}
+    lasts = np.arange(changed.stop - 1, steps)[:, None] < lengths  # [L, B], from the last changed step on
+    effects = effects_of(replay(agent.params, before, versions, after, *others), lasts)
     strengths = args.sigma if kind == "noise" else (float(args.first),)
     return Contamination(agent, kind, strengths, effects, versions[:, :MOST_FRAMES, 0].copy())
 
@@ -285,11 +287,16 @@ def mean_known(values: np.ndarray) -> np.ndarray:
 
 
 def half_life(means: np.ndarray) -> int | None:
-    """Steps until an effect means[L] stays at or below half its maximum; 0 without an effect, None if it never does."""
-    if not means.any():
+    """Steps after the change until an effect means[L] stays at or below half of the largest it has after that frame.
+
+    The effect on the changed frame itself does not count, because no memory is needed for it. 0 if there is no later
+    effect, None if it never falls that far.
+    """
+    later = means[1:]
+    if not later.any():
         return 0
-    above = np.flatnonzero(means > means.max() / 2)
-    return int(above[-1]) + 1 if above[-1] + 1 < len(means) else None
+    above = np.flatnonzero(later > later.max() / 2)
+    return int(above[-1]) + 2 if above[-1] + 1 < len(later) else None
 
 
 def followed(steps: list[dict]) -> list[dict]:

@@ -13,6 +13,7 @@ with one memory on one twin of one environment, where it was both trained and ev
 
 import glob
 import math
+import os
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ class Score:
 def find_sources(patterns: tuple[str, ...]) -> list[Path]:
     """Run folders and tables that match the patterns, each once. Raises UserError for a pattern that matches none."""
     sources: dict[Path, None] = {}
-    for pattern in patterns:
+    for pattern in map(os.path.expanduser, patterns):
         paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
         found = [source for path in paths if (source := source_at(Path(path)))]
         if not found:
@@ -166,9 +167,9 @@ def read_score(row: dict, source: Path) -> Score:
 
 
 def counts(row: dict) -> bool:
-    """Whether it is an evaluation of the greedy policy on the environment and twin of the training."""
+    """Whether it is an evaluation of the greedy policy on the environment and twin of the training, not a match."""
     own = all(row.get(f"trained_{name}", row[name]) == row[name] for name in ("env_id", "partial_obs"))
-    return own and row["policy"] == "greedy"
+    return own and row["policy"] == "greedy" and not row.get("against")
 
 
 def gather(scores: list[Score]) -> dict[Cell, list[Score]]:

@@ -29,7 +29,7 @@ from popgym_arcade.analysis.agents import Agent, describe
 from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
 from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, in_panel, load_all, title_of_panel
-from popgym_arcade.analysis.intervals import over_agents
+from popgym_arcade.analysis.intervals import over_agents, ratio_over_agents
 from popgym_arcade.analysis.networks import other_inputs
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.recall import recall_density
@@ -41,12 +41,11 @@ from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = ("mean_return", "kept", "looked_at")
-LEFT_OUT = {"kept": "earn no more than the random policy", "looked_at": "have last decisions that no frame affects"}
 COLUMNS = (
     *GROUP,
     *("frames", "agents", "episodes"),
-    *(f"{measure}{what}" for measure in MEASURES for what in ("", "_low", "_high", "_agents")),
-    "random_return",
+    *(f"{measure}{what}" for measure in MEASURES for what in ("", "_low", "_high")),
+    *("looked_at_agents", "random_return"),
 )
 AGENT_COLUMNS = (
     *("run", "seed", *GROUP, "global_step", "frames", "episodes"),
@@ -160,18 +159,13 @@ class Measured:
     """One agent on one twin. Keys are numbers of frames, and "all"."""
 
     agent: Agent  # without a seed axis
-    random_return: float
-    returns: dict[int | str, np.ndarray]  # of each episode
+    random_returns: np.ndarray  # [E], of the random policy
+    returns: dict[int | str, np.ndarray]  # [E], from the same initial states
     looked_at: dict[int | str, np.ndarray]  # of each traced episode: share of the gradient of its last decision
 
-    def of_episodes(self, frames: int | str) -> dict[str, np.ndarray]:
-        """The columns MEASURES for a number of frames, a value for each episode.
-
-        `kept` is the share of what the agent earns above the random policy; NaN if it earns no more than that.
-        """
-        earned = self.returns[ALL].mean() - self.random_return
-        kept = (self.returns[frames] - self.random_return) / (earned if earned > 0 else np.nan)
-        return dict(zip(MEASURES, (self.returns[frames], kept, self.looked_at[frames]), strict=True))
+    def earned(self, frames: int | str) -> np.ndarray:
+        """What the agent earns above the random policy in each episode, [E]."""
+        return self.returns[frames] - self.random_returns
 
 
 def measure(agent: Agent, args: Args) -> Measured:
@@ -186,34 +180,40 @@ def measure(agent: Agent, args: Args) -> Measured:
     given = {frames: frames for frames in args.frames} | {ALL: None}
     return Measured(
         agent=agent,
-        random_return=returns_of(agent, None, args.seed, "random").mean(),
+        random_returns=returns_of(agent, None, args.seed, "random"),
         returns={name: returns_of(agent, frames, args.seed) for name, frames in given.items()},
         looked_at={name: on_last(frames, deltas) for name, frames in given.items()},
     )
 
 
-def mean_and_interval(each: list[np.ndarray]) -> dict[str, float]:
-    """The mean and 95% interval of `over_agents`, as "", "_low" and "_high", and their number as "_agents".
+def mean_and_interval(each: list[np.ndarray]) -> tuple[float, float, float]:
+    """The mean and 95% interval of `over_agents`. Agents without a value are left out."""
+    each = [values for values in each if values.size]
+    return tuple(map(float, over_agents(each))) if each else (np.nan,) * 3
 
-    Agents without a value are left out.
+
+def share_kept(found: list[Measured], frames: int | str) -> tuple[float, float, float]:
+    """How much of what agents earn above the random policy they keep with the last `frames` frames, and its interval.
+
+    NaN if they earn no more than the random policy.
     """
-    each = [values for values in each if values.size and not np.isnan(values).any()]
-    found = map(float, over_agents(each)) if each else (np.nan,) * 3
-    return dict(zip(("", "_low", "_high"), found, strict=True)) | {"_agents": len(each)}
+    parts, wholes = ([one.earned(given) for one in found] for given in (frames, ALL))
+    return ratio_over_agents(parts, wholes)
 
 
 def rows_of(group: str, found: list[Measured]) -> list[dict]:
     """A group's rows of `last_frames.csv`, one for each number of frames."""
     about = about_group(group, found[0].agent) | {"agents": len(found)}
     about |= {"episodes": sum(one.returns[ALL].size for one in found)}
-    about |= {"random_return": np.mean([one.random_return for one in found])}
+    about |= {"looked_at_agents": sum(one.looked_at[ALL].size > 0 for one in found)}
+    about |= {"random_return": np.mean([one.random_returns.mean() for one in found])}
     rows = []
     for frames in found[0].returns:
-        each = [one.of_episodes(frames) for one in found]
+        mean_return = mean_and_interval([one.returns[frames] for one in found])
+        looked_at = mean_and_interval([one.looked_at[frames] for one in found])
         row = about | {"frames": frames}
-        for name in MEASURES:
-            found_of_measure = mean_and_interval([values[name] for values in each])
-            row |= {f"{name}{what}": value for what, value in found_of_measure.items()}
+        for name, values in zip(MEASURES, (mean_return, share_kept(found, frames), looked_at), strict=True):
+            row |= {f"{name}{what}": value for what, value in zip(("", "_low", "_high"), values, strict=True)}
         rows.append(row)
     return rows
 
@@ -222,11 +222,13 @@ def agent_rows_of(group: str, one: Measured) -> list[dict]:
     """An agent's rows of `agents.csv`, with means over its episodes."""
     about = describe(one.agent) | {"group": group, "seed": one.agent.args.seed}
     about = {name: value for name, value in about.items() if name in AGENT_COLUMNS}
-    about |= {"episodes": one.returns[ALL].size, "random_return": one.random_return}
-    return [
-        about | {"frames": frames} | {name: mean_and_interval([x])[""] for name, x in one.of_episodes(frames).items()}
-        for frames in one.returns
-    ]
+    about |= {"episodes": one.returns[ALL].size, "random_return": one.random_returns.mean()}
+    rows = []
+    for frames, returns in one.returns.items():
+        looked_at = one.looked_at[frames].mean() if one.looked_at[frames].size else np.nan
+        values = returns.mean(), share_kept([one], frames)[0], looked_at
+        rows.append(about | {"frames": frames} | dict(zip(MEASURES, values, strict=True)))
+    return rows
 
 
 # ---------------------------------------------------------------------------------------------------------- pictures
@@ -285,21 +287,23 @@ def table(rows: dict[str, list[dict]]) -> str:
 
 
 def left_out(rows: dict[str, list[dict]]) -> list[str]:
-    """A line for each group and measure that leaves out some of the agents."""
-    return [
-        f"{group}, {name.replace('_', ' ')}: {row['agents'] - row[f'{name}_agents']} of {row['agents']} agents {why}"
-        for group, (row, *_) in rows.items()
-        for name, why in LEFT_OUT.items()
-        if row[f"{name}_agents"] < row["agents"]
-    ]
+    """A line for each group without a share that is kept, and for each in which some agents look at no frame."""
+    lines = []
+    for group, (row, *_) in rows.items():
+        blind = row["agents"] - row["looked_at_agents"]
+        if np.isnan(row["kept"]):
+            lines.append(f"{group}: no share is kept, because these agents earn no more than the random policy")
+        if blind:
+            lines.append(f"{group}: {blind} of {row['agents']} agents left out of looked at: no frame affects them")
+    return lines
 
 
 def load_with_memory(args: Args) -> list[Agent]:
-    """Every seed of the agents. Raises UserError for one whose script has no memory."""
+    """Every seed of the agents. Raises UserError for one without a memory."""
     agents = load_all(args)
     for agent in agents:
-        if "carry" not in agent.script.Actor.__dataclass_fields__:
-            raise UserError(f"--runs {agent.name}: this script has no memory, so the last frame is all it knows")
+        if getattr(agent.saved, "memory", "none") == "none":
+            raise UserError(f"--runs {agent.name}: this agent has no memory, so the last frame is all it knows")
     return agents
 
 

@@ -38,8 +38,8 @@ from popgym_arcade.analysis.networks import (
     differentiable,
     network_args,
     other_inputs,
+    relative_scores,
     scores_in_words,
-    scores_name,
 )
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.tables import TWINS_IN_WORDS
@@ -138,9 +138,12 @@ class GradientSaliency:
 
     @functools.cached_property  # a pass over all maps
     def shares(self) -> np.ndarray:
-        """float64 [T, T]: share of each t in the saliency of n; rows sum to 1, or are 0 where nothing matters."""
-        total = self.maps.reshape(*self.maps.shape[:2], -1).sum(axis=-1, dtype=float)
-        return total / np.maximum(total.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        """float64 [T, T]: share of each t in the gradient of n, by L2 norms as in a recall density.
+
+        Rows sum to 1, or are 0 where nothing matters.
+        """
+        norms = np.sqrt(self.maps.reshape(*self.maps.shape[:2], -1).sum(axis=-1, dtype=float))
+        return norms / np.maximum(norms.sum(axis=1, keepdims=True), np.finfo(float).tiny)
 
 
 def gradient_saliency(agent: Agent, trajectory: Trajectory) -> GradientSaliency:
@@ -170,8 +173,9 @@ class PerturbationSaliency:
     frame: np.ndarray  # uint8 [h, w, C], the one that is blurred
     at: int  # the step whose decision is explained
     lag: int  # steps from the frame to the decision
-    policy: np.ndarray  # float32 [rows, columns], half the squared change of the logits or Q values
+    policy: np.ndarray  # float32 [rows, columns], half the squared change of the `relative_scores`
     value: np.ndarray  # float32 [rows, columns], half the squared change of the value, which is the maximum of Q values
+    flips: np.ndarray  # bool [rows, columns], whether the best action changes; False for continuous actions
 
 
 def places(height: int, width: int, stride: int) -> np.ndarray:
@@ -188,20 +192,20 @@ def place_mask(place: jax.Array, height: int, width: int, sigma: float) -> jax.A
 
 @functools.lru_cache
 def perturbation_program(args: Any):
-    """scores(params, carry, obs[T, ...], others, blurred, places[P, 2], sigma) -> policy [P], value [P].
+    """scores(params, carry, obs[T, ...], others, blurred, places[P, 2], sigma) -> policy [P], value [P], flips [P].
 
     The first of T >= 1 frames is blurred, and the decision at the last is compared. `carry` holds what came before.
     Also returns before(params, obs, others), the memory after some frames, and fresh(), the one of a new episode.
     """
     script = script_of(args)
     network, _, _ = script.make_actor(args)
+    discrete = "mean" not in script.Output.__annotations__
 
     def decide(params, carry, obs, others):
-        """Logits, Q values or mean action [A], and value, at the last of obs[T, ...]."""
+        """The `relative_scores` [A] and the value at the last of obs[T, ...]."""
         carry, output = script.forward(network, params, carry, obs[:, None], *(x[:, None] for x in others))
         last = jax.tree.map(lambda x: x[-1, 0] if x.ndim > 1 else x, output)
-        scores = getattr(last, scores_name(last))
-        return carry, (scores, last.value if hasattr(last, "value") else scores.max())
+        return carry, (relative_scores(last), last.value if hasattr(last, "value") else last.q.max())
 
     def scores(params, carry, obs, others, blurred, places, sigma):
         first, rest = (tuple(x[part] for x in others) for part in (slice(1), slice(1, None)))
@@ -217,7 +221,8 @@ def perturbation_program(args: Any):
         def score(place):
             mask = place_mask(place, *frame.shape[:2], sigma)
             new_policy, new_value = look(frame * (1 - mask) + blurred * mask)
-            return 0.5 * jnp.square(new_policy - policy).sum(), 0.5 * jnp.square(new_value - value)
+            flips = new_policy.argmax() != policy.argmax() if discrete else False
+            return 0.5 * jnp.square(new_policy - policy).sum(), 0.5 * jnp.square(new_value - value), flips
 
         return jax.lax.map(score, places, batch_size=64)
 
@@ -257,8 +262,8 @@ def perturbation_saliency(
     read_again = jax.tree.map(lambda x: x[first : at + 1], inputs)
     centres = places(*obs.shape[1:3], stride)
     found = scores(agent.params, carry, *read_again, blurred, centres.reshape(-1, 2), np.float32(mask_sigma))
-    policy, value = (np.asarray(x).reshape(centres.shape[:2]) for x in found)
-    return PerturbationSaliency(agent=agent, frame=obs[first], at=at, lag=lag, policy=policy, value=value)
+    policy, value, flips = (np.asarray(x).reshape(centres.shape[:2]) for x in found)
+    return PerturbationSaliency(agent=agent, frame=obs[first], at=at, lag=lag, policy=policy, value=value, flips=flips)
 
 
 # ---------------------------------------------------------------------------------------------------------- pictures
@@ -380,7 +385,7 @@ def draw_video(found: list[GradientSaliency], columns: int) -> list[Image.Image]
         draw = ImageDraw.Draw(image)
         for row, (each, pictures, maps) in enumerate(shown):
             top, norm = row * (side + head), colour_scale([maps[n, : n + 1]])
-            draw.text((2, top + 2), f"{TWINS_IN_WORDS[each.agent.twin].split(' ')[0]} step {n}".strip(), "black", font)
+            draw.text((2, top + 2), f"{each.agent.twin} step {n}".replace("single ", ""), "black", font)
             image.paste(enlarged(pictures[n], side), (0, top + head))
             for column, t in enumerate(telling(each.shares[n, : n + 1], columns), 1):
                 left = column * (side + 6)
@@ -394,7 +399,8 @@ def draw_video(found: list[GradientSaliency], columns: int) -> list[Image.Image]
 def draw_perturbation(found: list[PerturbationSaliency], gradients: list[GradientSaliency] = ()) -> Figure:
     """A row for each blurred frame: the frame, policy (red) and value (blue) over it, and each of them alone; and if
     gradients of the same episodes are given, that of the same decision with respect to the same frame.
-    All rows share one scale per map, by the square root, so that brightness compares frames."""
+    All rows share one scale per map, by the square root, so that brightness compares frames. A line on the policy map
+    surrounds the places that change the best action."""
     columns = 5 if gradients else 4
     figure = Figure(figsize=(2.25 * columns, 2.15 * len(found) + 0.6), layout="constrained")
     grid = figure.subplots(len(found), columns, squeeze=False)
@@ -409,6 +415,8 @@ def draw_perturbation(found: list[PerturbationSaliency], gradients: list[Gradien
         for axes, picture, style, title in zip(line, pictures, styles, titles, strict=True):
             axes.imshow(picture, **style)
             bare(axes, title)
+        if each.flips.any() and not each.flips.all():
+            line[2].contour(each.flips, [0.5], colors="black", linewidths=0.8)
         lag = f"{each.lag} step{'s' if each.lag > 1 else ''} earlier" if each.lag else "the current frame"
         line[0].set_ylabel(f"{TWINS_IN_WORDS[each.agent.twin]}\nstep {each.at}: {lag}".strip(), fontsize=8)
     if gradients:
@@ -474,7 +482,7 @@ def page_data(found: GradientSaliency) -> dict:
     for n, peak in enumerate(peaks):
         root = np.sqrt(np.minimum(maps[n, : n + 1] / peak, 1))
         sheets.append(data_uri(sheet(np.rint(255 * root).astype(np.uint8))))
-    output = "action value" if "q" in found.agent.script.Output.__annotations__ else "probability"
+    output = "action value" if scores_in_words(found.agent.script) == "relative values" else "probability"
     discrete = found.trajectory.action.ndim == 1
     count = found.values.shape[1]
     arcade = found.agent.twin != "single" and count == len(ACTION_NAMES)
@@ -556,7 +564,8 @@ def write_perturbations(out: Path, found: list[PerturbationSaliency], gradients:
     draw_perturbation(found, gradients).savefig(out / f"{name}__perturbation.png", dpi=150)
     for each in found:
         path = out / f"{name}__{each.agent.twin}__perturbation_{each.at}_{each.lag}.npz"
-        np.savez_compressed(path, frame=each.frame, at=each.at, lag=each.lag, policy=each.policy, value=each.value)
+        about = {"frame": each.frame, "at": each.at, "lag": each.lag}
+        np.savez_compressed(path, **about, policy=each.policy, value=each.value, flips=each.flips)
 
 
 def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out: Path) -> list[str]:
@@ -581,7 +590,7 @@ def line_of(found: GradientSaliency) -> str:
     """A line of the table: shares of the last decision's frame, of the four before it, and of the rest."""
     shares = found.shares[-1]
     about = f"{found.agent.name:<56} {found.agent.twin:<5} {len(shares):>5}"
-    return f"{about} {shares[:-5].sum():>9.1%} {shares[-5:-1].sum():>9.1%} {shares[-1]:>9.1%}"
+    return f"{about} {shares[:-5].sum():>9.1%} {shares[-5:-1].sum():>11.1%} {shares[-1]:>9.1%}"
 
 
 def main(args: Args) -> Path:
@@ -594,7 +603,7 @@ def main(args: Args) -> Path:
         lines = [line for agents, trajectories in jobs for line in explain(agents, trajectories, args, out)]
     if lines:
         print("shares of the frames in the gradient of the last decision")
-        print(f"{'run':<56} {'on':<5} {'steps':>5} {'earlier':>9} {'last four':>9} {'itself':>9}", *lines, sep="\n")
+        print(f"{'run':<56} {'on':<5} {'steps':>5} {'earlier':>9} {'four before':>11} {'itself':>9}", *lines, sep="\n")
     print(f"written to {out}")
     return out
 

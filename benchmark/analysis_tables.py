@@ -15,6 +15,7 @@ Pages include the tables with `<!-- report: FILE -->` (benchmark/report.py --doc
 With several seeds of evaluate.py, the interval is the same bootstrap, over the means of the seeds.
 """
 
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -53,10 +54,10 @@ class Args:
 
 
 def between(value: float, low: float, high: float) -> str:
-    """A value with its interval, or alone if the interval is that value."""
+    """A value with its interval, or alone if the interval is that value or unknown (NaN)."""
     value, low, high = (float(number) for number in (value, low, high))
     bounds = f" ({low:.3f} to {high:.3f})".replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}")
-    return f"{value:.3f}" + ("" if low == value == high else bounds)
+    return f"{value:.3f}" + ("" if low == value == high or math.isnan(low) else bounds)
 
 
 def own_twin(row: dict) -> str:
@@ -148,7 +149,7 @@ def matches(rows: list[dict]) -> list[dict]:
     for about, of_pair in grouped(rows, pair):
         counts = {name: str(sum(int(row[name]) for row in of_pair)) for name in ("won", "drawn", "lost")}
         means = np.array([float(row["return_mean"]) for row in of_pair])
-        shown = between(means.mean(), *interval(means)) if len(means) > 1 else between(means[0], means[0], means[0])
+        shown = between(means.mean(), *interval(means))
         each = ", ".join(f"{mean:.3f}" for mean in means)
         lines.append(about | {"seeds": str(len(of_pair))} | counts | {"return": shown, "each seed": each})
     return lines

@@ -38,7 +38,7 @@ from popgym_arcade.analysis.agents import (
 from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.groups import groups_of, title_of
 from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of
-from popgym_arcade.analysis.intervals import interval
+from popgym_arcade.analysis.intervals import interval, ratio_interval
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.analysis.trajectories import observations, record
@@ -476,7 +476,17 @@ def test_intervals_cover_the_mean_in_95_of_100(monkeypatch):
         low, high = interval(rng.exponential(2.0, size=60))
         covered += low <= 2.0 <= high
     assert 0.90 <= covered / 300 <= 0.98
-    assert interval(np.array([3.0])) == (3, 3) and interval(np.full(5, 0.1)) == (0.1, 0.1)
+    assert np.isnan(interval(np.array([3.0]))).all() and interval(np.full(5, 0.1)) == (0.1, 0.1)
+
+
+def test_intervals_of_ratios_of_pairs():
+    rng = np.random.default_rng(0)
+    wholes = rng.uniform(1, 3, 40)
+    assert ratio_interval(wholes, wholes) == (1, 1) and ratio_interval(wholes / 2, wholes) == (0.5, 0.5)
+    low, high = ratio_interval(wholes / 2 + rng.normal(0, 0.1, 40), wholes)
+    assert 0.45 < low < 0.5 < high < 0.55
+    assert np.isnan(ratio_interval(wholes[:1], wholes[:1])).all()
+    assert np.isnan(ratio_interval(np.ones(4), np.array([-1.0, -1, 1, 2]))).all()  # may be anything
 
 
 def test_with_equally_many_seeds_the_statistics_are_rliables_own():

@@ -80,6 +80,7 @@ def test_the_replay_equals_a_slow_one(folder, name, kind):
     else:
         versions = contamination.shuffled(obs, rng)
     forward = jax.jit(lambda carry, *met: agent.script.forward(network, agent.params, carry, *met)[1])
+    wanted, sizes = [], []
     for b, trajectory in enumerate(trajectories):
         whole = observations(agent, trajectory)
         outputs = []
@@ -94,12 +95,16 @@ def test_the_replay_equals_a_slow_one(folder, name, kind):
             if name == "pqn_rnn":
                 relative = [x - x.mean(axis=1, keepdims=True) for x in (outputs[0], outputs[v])]
                 measure, want = "relative_values", np.sqrt(((relative[1] - relative[0]) ** 2).sum(axis=1))
+                sizes.append(np.sqrt((relative[0] ** 2).sum(axis=1)))
             else:
                 policies = [np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (outputs[0], outputs[v])]
                 measure, want = "kl", (policies[0] * np.log(policies[0] / policies[1])).sum(axis=1)
-            effect = found.effects[measure][v - 1, :, b]
-            np.testing.assert_allclose(effect[: len(want)], want, rtol=1e-2, atol=1e-9 if measure == "kl" else 1e-6)
-            assert want[1:].max() > (1e-7 if measure == "kl" else 1e-4) and np.isnan(effect[len(want) :]).all()
+            wanted.append((measure, found.effects[measure][v - 1, :, b], want))
+    size = np.concatenate(sizes).mean() if sizes else 1  # every version counts the unchanged one once
+    for measure, effect, want in wanted:
+        least = 1e-9 if measure == "kl" else 1e-6 / size
+        np.testing.assert_allclose(effect[: len(want)], want / size, rtol=1e-2, atol=least)
+        assert want[1:].max() > (1e-7 if measure == "kl" else 1e-4) and np.isnan(effect[len(want) :]).all()
 
 
 def test_episodes_count_while_they_last(folder):
@@ -159,16 +164,20 @@ def test_noise_and_shuffles():
 
 def test_the_measures_by_hand():
     q = np.array([[[[1.0, 3.0]], [[2.0, 2.0]]]])  # [L = 1, V = 2, B = 1, A = 2]
-    found = contamination.effects_of({"q": q})
-    assert found["relative_values"].item() == pytest.approx(np.sqrt(2)) and found["flips"].item() == 1
-    shifted = contamination.effects_of({"q": np.array([[[[1.0, 3.0]], [[11.0, 13.0]]]])})
+    lasts = np.ones((1, 1), bool)
+    for scale in (1.0, 0.01):  # of the rewards that a seed learned from
+        found = contamination.effects_of({"q": scale * q}, lasts)
+        assert found["relative_values"].item() == pytest.approx(1) and found["flips"].item() == 1
+    two = contamination.effects_of({"q": q.repeat(2, axis=2)}, np.array([[True, False]]))
+    assert two["relative_values"].shape == (1, 1, 2) and np.isnan(two["relative_values"]).tolist() == [[[False, True]]]
+    shifted = contamination.effects_of({"q": np.array([[[[1.0, 3.0]], [[11.0, 13.0]]]])}, lasts)
     assert shifted["relative_values"].item() == 0 and shifted["flips"].item() == 0
     logits = np.log([[[[0.5, 0.5]], [[0.25, 0.75]]]])
-    found = contamination.effects_of({"logits": logits})
+    found = contamination.effects_of({"logits": logits}, lasts)
     assert found["kl"].item() == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3))
     assert np.isnan(found["relative_values"]).all()
     mean, log_std = np.array([[[[0.0]], [[1.0]]]]), np.full((1, 2, 1, 1), np.log(2.0))
-    found = contamination.effects_of({"mean": mean, "log_std": log_std})
+    found = contamination.effects_of({"mean": mean, "log_std": log_std}, lasts)
     grid = np.linspace(-30, 30, 200_001)
     p, q = stats.norm(0, 2).pdf(grid), stats.norm(1, 2).pdf(grid)
     assert found["kl"].item() == pytest.approx(((p * np.log(p / q)).sum() * (grid[1] - grid[0])), rel=1e-4)
@@ -177,10 +186,10 @@ def test_the_measures_by_hand():
 
 def test_half_lives():
     for means, steps in (
-        ([1.0, 0.9, 0.5, 0.2], 2),
+        ([1.0, 0.9, 0.5, 0.2], 3),
         ([1.0, 1.2, 0.8], None),
         ([0.0, 0.0], 0),
-        ([1.0, 0.0], 1),
+        ([1.0, 0.0], 0),  # the effect of the frame itself needs no memory
         ([0.0, 0.4, 0.1], 2),  # the largest effect can come later
         ([1.0, 0.2, 0.8, 0.1], 3),  # and come back
     ):
@@ -210,7 +219,7 @@ def test_the_script_writes_tables_and_pictures(folder, tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 3 * 2  # agents, strengths and orders, measures
     mlp = [row for row in rows if row["memory"] == "none" and row["measure"] == "relative_values"]
-    assert all(float(row["at_once"]) > 0 == float(row["one_step_later"]) and row["half_life"] == "1" for row in mlp)
+    assert all(float(row["at_once"]) > 0 == float(row["one_step_later"]) and row["half_life"] == "0" for row in mlp)
     with (out / "contamination.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {(row["memory"], row["agents"]) for row in rows} == {("none", "1"), ("MinGRU", "2")}

@@ -96,37 +96,46 @@ def test_shares_of_return_and_gradient(folder):
 
 def test_what_is_kept_is_counted_from_the_random_policy():
     returns = {frames: np.array(x) for frames, x in {1: [0.2, 0.4], 2: [0.1, 0.1], ALL: [0.5, 0.7]}.items()}
-    measured = Measured(None, 0.2, returns, dict.fromkeys(returns, np.ones(1)))
-    np.testing.assert_allclose(measured.of_episodes(1)["kept"], [0, 0.5])
-    assert measured.of_episodes(2)["kept"].mean() == pytest.approx(-0.25)
-    assert measured.of_episodes(ALL)["kept"].mean() == pytest.approx(1)
-    nothing = dataclasses.replace(measured, random_return=0.6).of_episodes(1)
-    assert np.isnan(last_frames.mean_and_interval([nothing["kept"]])[""])
+    measured = Measured(None, np.array([0.1, 0.3]), returns, dict.fromkeys(returns, np.ones(1)))
+    kept = {frames: last_frames.share_kept([measured], frames) for frames in returns}
+    assert kept[1][0] == pytest.approx(0.25) and kept[2][0] == pytest.approx(-0.25)
+    assert kept[ALL] == (1, 1, 1)  # by definition, so its interval is a point
+    nothing = dataclasses.replace(measured, random_returns=np.array([0.6, 0.6]))
+    assert np.isnan(last_frames.share_kept([nothing], 1)).all()
+
+
+def test_what_is_kept_is_a_ratio_of_means_over_agents():
+    """An agent that hardly earns anything does not dominate, as it would in a mean of ratios."""
+
+    def measured(kept, earned):
+        return Measured(None, np.zeros(3), {1: np.full(3, kept), ALL: np.full(3, earned)}, {})
+
+    share, low, high = last_frames.share_kept([measured(0.5, 1.0), measured(0.01, 0.001), measured(0.4, 0.8)], 1)
+    assert share == pytest.approx(0.91 / 1.801) and low == pytest.approx(0.5) and high > share
 
 
 def test_an_interval_is_over_agents_or_over_the_episodes_of_one():
     one, other, blind = np.array([0.0, 1.0, 2.0]), np.array([3.0, 3.0]), np.array([])
-    alone = last_frames.mean_and_interval([one, blind])
-    assert alone[""] == 1 and alone["_low"] < 1 < alone["_high"]
-    assert alone["_agents"] == 1
-    assert last_frames.mean_and_interval([one, other]) == {"": 2, "_low": 1, "_high": 3, "_agents": 2}
+    mean, low, high = last_frames.mean_and_interval([one, blind])
+    assert mean == 1 and low < 1 < high
+    assert last_frames.mean_and_interval([one, other]) == (2, 1, 3)
+    assert np.isnan(last_frames.mean_and_interval([blind])).all()
 
 
 def test_agents_that_a_measure_leaves_out_are_counted_and_named(folder):
-    """One of three earns no more than the random policy, and nothing affects the last decision of another."""
+    """Nothing affects the last decision of one of three. Together, those of the other group earn too little."""
     agent = agent_of(folder)
 
     def measured(earned, *looked_at):
-        return Measured(
-            agent, 0.2, dict.fromkeys((1, ALL), np.full(2, earned)), dict.fromkeys((1, ALL), np.array(looked_at))
-        )
+        returns = dict.fromkeys((1, ALL), np.full(2, earned))
+        return Measured(agent, np.full(2, 0.2), returns, dict.fromkeys((1, ALL), np.array(looked_at)))
 
     rows = last_frames.rows_of("mine", [measured(0.5, 0.5), measured(0.1, 0.25), measured(0.7)])
-    row = rows[0]
-    assert (row["agents"], row["mean_return_agents"], row["kept_agents"], row["looked_at_agents"]) == (3, 3, 2, 2)
-    assert last_frames.left_out({"mine": rows}) == [
-        "mine, kept: 1 of 3 agents earn no more than the random policy",
-        "mine, looked at: 1 of 3 agents have last decisions that no frame affects",
+    poor = last_frames.rows_of("poor", [measured(0.1, 0.5), measured(0.2, 0.5)])
+    assert (rows[0]["agents"], rows[0]["looked_at_agents"], rows[0]["looked_at"]) == (3, 2, 0.375)
+    assert last_frames.left_out({"mine": rows, "poor": poor}) == [
+        "mine: 1 of 3 agents left out of looked at: no frame affects them",
+        "poor: no share is kept, because these agents earn no more than the random policy",
     ]
 
 
@@ -152,7 +161,7 @@ def test_tables_and_picture(folder, tmp_path, capsys):
 
 def test_a_script_without_memory_is_refused(folder):
     run = untrained("pqn_mlp", folder / "mlp")
-    with pytest.raises(UserError, match="this script has no memory"):
+    with pytest.raises(UserError, match="this agent has no memory"):
         last_frames.main(Args(runs=(str(run),)))
 
 

@@ -148,9 +148,8 @@ def test_perturbation_saliency_equals_a_loop(folder, name, lag):
         _, output = agent.script.forward(
             network, agent.params, carry, frames[:, None], trajectory.prev_action[:, None], trajectory.start[:, None]
         )
-        if hasattr(output, "q"):
-            return output.q[-1, 0], output.q[-1, 0].max()
-        return output.logits[-1, 0], output.value[-1, 0]
+        scores = (output.q if hasattr(output, "q") else output.logits)[-1, 0]
+        return scores - scores.mean(), output.value[-1, 0] if hasattr(output, "value") else scores.max()
 
     decide = jax.jit(decide)
     policy, value = decide(frames)
@@ -163,6 +162,7 @@ def test_perturbation_saliency_equals_a_loop(folder, name, lag):
         changed[3 - lag] = frames[3 - lag] * (1 - mask) + blurred * mask
         new_policy, new_value = decide(changed)
         moved = {"policy": np.linalg.norm(new_policy - policy), "value": abs(float(new_value - value))}
+        assert found.flips[i, j] == (new_policy.argmax() != policy.argmax())
         for kind, output in (("policy", policy), ("value", value)):
             size = np.abs(output).max()  # float32 leaves this much of it open
             found_moved = np.sqrt(2 * getattr(found, kind)[i, j])

@@ -21,7 +21,8 @@ def colors_of(groups: Sequence[str]) -> dict[str, str]:
     """A colour for each group: that of the memory in its name ("pqn_rnn+GRU"), or the next of matplotlib's ten colours
     if not every group names a memory of its own.
     """
-    memories = [next(filter(MEMORY_COLORS.get, re.split(r"[+, ]+", group)), None) for group in groups]
+    words = [re.split(r"[+, ]+", group.replace("no memory", "none")) for group in groups]
+    memories = [next(filter(MEMORY_COLORS.get, each), None) for each in words]
     if None in memories or len(set(memories)) < len(groups):
         return {group: f"C{number % 10}" for number, group in enumerate(groups)}
     return {group: MEMORY_COLORS[memory] for group, memory in zip(groups, memories, strict=True)}

@@ -16,13 +16,16 @@ WITHIN_A_GROUP = {*MAY_DIFFER, "seed", "num_seeds", "eval_episodes", "save_every
 
 
 def load_all(args: PlayArgs) -> list[Agent]:
-    """Every seed of the agents of `--runs` on every twin asked for.
+    """Every seed of the agents of `--runs` on every twin asked for. Prints a line about groups of unequal steps.
 
     Raises:
         UserError: for an agent that cannot play there, and if a group has the same seed twice
     """
     agents = [seed for agent in load_in_twins(args) for seed in each_seed(agent)]
-    groups_of(agents)
+    for name, positions in groups_of(agents).items():
+        steps = sorted({agents[position].step for position in positions})
+        if len(steps) > 1:
+            print(f"{name}: these agents were trained for different numbers of steps, {steps[0]} to {steps[-1]}")
     return agents
 
 

@@ -33,8 +33,14 @@ def scores_name(output: Any) -> str:
 
 
 def scores_in_words(script: ModuleType) -> str:
-    """What scores the actions of a script's agents: "action values" for Q networks, else "policy"."""
-    return "action values" if "q" in {field.name for field in dataclasses.fields(script.Output)} else "policy"
+    """What scores the actions of a script's agents: "relative values" for Q networks, else "policy"."""
+    return "relative values" if "q" in {field.name for field in dataclasses.fields(script.Output)} else "policy"
+
+
+def relative_scores(output: Any) -> jax.Array:
+    """[..., A]: Q values or logits minus their mean over actions, which decides nothing; or the mean action."""
+    scores = getattr(output, scores_name(output))
+    return scores if scores_name(output) == "mean" else scores - scores.mean(axis=-1, keepdims=True)
 
 
 def action_values(output: Any) -> jax.Array:
