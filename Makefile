@@ -32,7 +32,7 @@ train: $(BASE) ## train the same agent with and without memory, and compare (TRA
 	@$(BIN)/python benchmark/memory_demo.py $(TRAIN_ARGS)
 
 saliency: $(BASE) ## show that an agent's decision depends on a number it no longer sees (writes to analysis/)
-	@$(BIN)/python saliency.py --seed 1 --steps 15 --kind gradient perturbation --lag 0 1 2
+	@$(BIN)/python saliency.py --seed 2 --steps 6 --kind gradient perturbation --lag 0 1 2
 
 docs: $(DOCS) ## build the documentation into site/; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
