@@ -97,7 +97,7 @@ def table(rows: list[dict]) -> str:
             cells = [env_id, str(count or "all"), str(own[count].size)]
             for values in (own[count], unseen[count], own[count] - unseen[count]):
                 low, high = interval(values)
-                cells.append(f"{values.mean():.3f} ({low:.3f} to {high:.3f})")
+                cells.append(f"{values.mean():.3f}" + (f" ({low:.3f} to {high:.3f})" if values.size > 1 else ""))
             lines.append(cells)
     return markdown(["id", "levels", "seeds", *KINDS, "gap"], lines)
 

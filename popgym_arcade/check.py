@@ -1,7 +1,7 @@
 """Check a game of your own: `popgym-arcade-check MODULE:CLASS`.
 
-Both twins must keep the contract of ArcadeEnvironment, and the fully observable twin should be Markov: a search looks
-for states with the same full frame whose futures differ (`popgym_arcade.environments.markov`).
+Both twins must satisfy the contract of ArcadeEnvironment, and the fully observable twin should be Markov: a search
+looks for states with the same full frame whose futures differ (`popgym_arcade.environments.markov`).
 """
 
 import argparse

@@ -28,8 +28,8 @@ REGISTERED_ENVIRONMENTS = list(_CONSTRUCTORS)
 class FiveValueEnvironment(Wrapper, LegacyStepAPIWrapper):
     """An environment whose `step` returns `obs, state, reward, done, info`, as POPGym Arcade documents it.
 
-    `info` holds only arrays of the batch's shape, because training code averages every leaf of it: `terminated` and
-    `truncated`, both bool. With `final_state=True` it also holds the state before the auto-reset. It lacks gymnax's
+    By default, `info` holds only arrays of the batch's shape, because training code averages every leaf of it:
+    `terminated` and `truncated`, both bool. `final_state=True` adds the state before the auto-reset. It lacks gymnax's
     `final_observation`: a jitted function computes everything it returns, so every step would draw a second frame.
     """
 
@@ -68,7 +68,7 @@ def make(
     With `final_state`, `info` also holds the state after the step and before the auto-reset, a dataclass.
     `gymnax.make` takes `partial_obs` and `obs_size` too and returns the six-value environment that gymnax's wrappers
     expect. `env_id` can also be `MODULE:CLASS`, a game of your own. Raises ValueError for an unknown id (naming the
-    closest known ones), a game that does not keep its contract, an `obs_size` other than 128 or 256, or a `partial_obs`
+    closest known ones), a game that violates its contract, an `obs_size` other than 128 or 256, or a `partial_obs`
     or `final_state` that is not a bool.
     """
     env = make_game(env_id, partial_obs, obs_size)
@@ -86,7 +86,7 @@ def make_game(env_id: str, partial_obs: bool = False, obs_size: int = 128) -> Ar
 
 @cache
 def _checked(own: type, obs_size: int) -> type[ArcadeEnvironment]:
-    """A game of your own, if it keeps its contract."""
+    """A game of your own, if it satisfies its contract."""
     if not issubclass(own, ArcadeEnvironment):
         raise ValueError(f"{own.__name__} is not a subclass of ArcadeEnvironment")
     check_game(own, obs_size)
@@ -106,7 +106,7 @@ def register(env_id: str, constructor: type[ArcadeEnvironment]) -> None:
     with `--env-id MODULE:CLASS`.
 
     `constructor` takes `partial_obs` and `obs_size` as every game does. Raises ValueError if the id is taken, if
-    Gymnasium rejects its form, or if `constructor` is not a subclass of `ArcadeEnvironment` that keeps its contract
+    Gymnasium rejects its form, or if `constructor` is not a subclass of `ArcadeEnvironment` that satisfies its contract
     (`popgym_arcade.environments.contract.check_game`).
     """
     if not (isinstance(constructor, type) and issubclass(constructor, ArcadeEnvironment)):

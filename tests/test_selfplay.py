@@ -389,5 +389,5 @@ def test_rewards_of_the_wrong_shape_are_found(monkeypatch):
         return obs, state, jnp.float32(0), *rest
 
     monkeypatch.setattr(Race, "step", broken)
-    with pytest.raises(ValueError, match=r"Race: step returns a reward float32\[\], not float32\[2\]"):
+    with pytest.raises(ValueError, match=r"Race: step returns rewards float32\[\], not float32\[2\]"):
         check_seats("Race", Race(), Race().default_params)

@@ -141,6 +141,18 @@ def test_a_state_can_be_stepped_only_once():
         jax.block_until_ready(step(jax.random.key(3), some, jnp.zeros(2, int)))
 
 
+def test_a_state_from_before_a_reset_is_refused():
+    """Also if as many steps were taken since the reset as before it."""
+    env = counting_world.Counting()
+    envs = ParallelEnvs(env, env.default_params)
+    reset = jax.jit(lambda key: envs.reset(key, ENVS))
+    (_, old), (_, new) = reset(jax.random.key(0)), reset(jax.random.key(1))
+    step = jax.jit(envs.step)
+    with pytest.raises(Exception, match="is not their latest: step each state once"):
+        jax.block_until_ready(step(jax.random.key(2), old, jnp.zeros(ENVS, int)))
+    jax.block_until_ready(step(jax.random.key(2), new, jnp.zeros(ENVS, int)))
+
+
 def test_a_single_environment_needs_no_vmap():
     env = counting_world.Counting()
     obs, state = env.reset(jax.random.key(0))

@@ -64,7 +64,7 @@ def _make_env(env_id: str, partial_obs: bool, obs_size: int, changes: tuple[str,
 
 
 def make_own(env_id: str, twin: dict) -> tuple[Environment, Any]:
-    """An environment of the class that `MODULE:CLASS` names. Raises UserError if it does not keep its contract."""
+    """An environment of the class that `MODULE:CLASS` names. Raises UserError if it violates its contract."""
     own = environment_class(env_id)
     try:
         env = make_game(env_id, **twin) if issubclass(own, ArcadeEnvironment) else own()

@@ -36,7 +36,7 @@ class ArcadeParams(EnvParams):
     num_levels: int, the number of first states: levels `start_level`, `start_level` + 1, ... An episode starts in one
         of them, drawn uniformly. 0: all first states. Under `vmap`, levels need JAX's default generator, threefry: a
         batch of "rbg" keys draws other numbers than the keys one by one.
-    start_level: int in 0..2^31 - 1, the first level. For an id, a number always means the same level.
+    start_level: int in 0..2^31 - 1, the first level. With JAX's default generator, a number is one level of an id.
     """
 
     num_levels: int = 0
@@ -154,7 +154,7 @@ class ArcadeEnvironment(Environment[ArcadeState, ArcadeParams]):
         """
         params = self.default_params if params is None else params
         state = jax.eval_shape(lambda: self._first(jax.random.key(0), params))
-        return spaces.Dict({field.name: _any(getattr(state, field.name)) for field in dataclasses.fields(state)})
+        return spaces.Dict({field.name: _box_of(getattr(state, field.name)) for field in dataclasses.fields(state)})
 
     @property
     def num_actions(self) -> int:
@@ -224,7 +224,7 @@ def _strong(state: ArcadeState) -> ArcadeState:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), state)
 
 
-def _any(leaf: jax.ShapeDtypeStruct) -> spaces.Box:
+def _box_of(leaf: jax.ShapeDtypeStruct) -> spaces.Box:
     """The space of all arrays of this shape and dtype."""
     if leaf.dtype == jnp.bool_:
         return spaces.Box(0, 1, leaf.shape, leaf.dtype)

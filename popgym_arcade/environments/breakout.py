@@ -24,7 +24,7 @@ CELL = (5, 10)  # height and width of a cell at 128 px
 # Pictures of a cell: nothing, the trail, the ball by direction, the same after touching a brick, the ball as the
 # partially observable twin shows it; then all of these on a brick. In the paddle's row, which has no trail, the paddle
 # uses the trail's number.
-NOTHING, DOT, ROLLING, STRUCK, PLAIN, ON_BRICK = 0, 1, 2, 6, 10, 11
+NOTHING, DOT, FLYING, STRUCK, PLAIN, ON_BRICK = 0, 1, 2, 6, 10, 11
 PADDLE = DOT
 
 
@@ -128,9 +128,9 @@ class Breakout(ArcadeEnvironment):
 
         down = down ^ (ceiling | broken | caught)
         right = right ^ (at_floor & edge)
-        left = jnp.sum(bricks)
+        remaining = jnp.sum(bricks)
         # Rows 1 to 6 pay 15, 13, 11, 9, 7 and 5 six-hundredths: 1 for all 60 bricks.
-        reward = jnp.where(broken, (17 - 2 * y) / 600, jnp.where(lost, left / -NUM_BRICKS, 0.0))
+        reward = jnp.where(broken, (17 - 2 * y) / 600, jnp.where(lost, remaining / -NUM_BRICKS, 0.0))
         state = state.replace(
             score=state.score + broken,
             ball_y=jnp.where(broken | caught, state.ball_y, y),
@@ -142,7 +142,7 @@ class Breakout(ArcadeEnvironment):
             last_y=state.ball_y,
             last_x=state.ball_x,
         )
-        return state, reward, lost | (left == 0)
+        return state, reward, lost | (remaining == 0)
 
     def render(self, state: BreakoutState, params: EnvParams | None = None) -> jax.Array:
         """Bricks, paddle, ball and trail; or bricks, paddle, and the ball while it rises."""
@@ -150,7 +150,7 @@ class Breakout(ArcadeEnvironment):
         row, column = np.arange(ROWS)[:, None], np.arange(COLUMNS)[None]
         ball = (row == state.ball_y) & (column == state.ball_x) & (shows_all | (state.ball_dir < 2))
         dot = (row == state.last_y) & (column == state.last_x) & shows_all
-        kind = jnp.where(shows_all, state.ball_dir + jnp.where(state.strike, STRUCK, ROLLING), PLAIN)
+        kind = jnp.where(shows_all, state.ball_dir + jnp.where(state.strike, STRUCK, FLYING), PLAIN)
         cells = jnp.where(ball, kind, DOT * dot)
         paddle = PADDLE * self._over(state.paddle_x, column)
         walls = cells + ON_BRICK * state.bricks
@@ -192,13 +192,13 @@ def _pictures(scale: int, dot: Color | None = None, brick: Color | None = None) 
 
     `dot` paints the whole cell instead of the trail's dot.
     """
-    pictures = _things(blank(CELL, GROUND), TRAIL)
+    pictures = _things(blank(CELL, GROUND))
     if dot is not None:
         pictures[DOT] = blank(CELL, dot)
     if brick is not None:
         bare = blank(CELL, GROUND)
         bare[:-1, :-1] = brick  # a dark line tells bricks apart
-        on_brick = _things(blank(CELL, brick), TRAIL)  # so that the notch shows enough of the brick
+        on_brick = _things(blank(CELL, brick))  # so that the notch shows enough of the brick
         on_brick[NOTHING] = bare
         on_brick[PLAIN] = bare.copy()
         on_brick[PLAIN][:, 2:-2] = BALL  # leaves some of the brick visible
@@ -206,10 +206,10 @@ def _pictures(scale: int, dot: Color | None = None, brick: Color | None = None) 
     return np.stack(pictures).repeat(scale, 1).repeat(scale, 2)
 
 
-def _things(ground: np.ndarray, trail: Color) -> list[np.ndarray]:
+def _things(ground: np.ndarray) -> list[np.ndarray]:
     """Nothing, the trail, the ball in all its forms, each on the same ground."""
     dotted = ground.copy()
-    dotted[1:-1, 3:-3] = trail
+    dotted[1:-1, 3:-3] = TRAIL
     balls = [_ball(ground, direction, struck) for struck in (False, True) for direction in range(4)]
     return [ground, dotted, *balls, blank(CELL, BALL)]
 

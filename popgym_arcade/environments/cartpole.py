@@ -48,7 +48,7 @@ class CartPoleState(ArcadeState):
 class CartPole(ArcadeEnvironment):
     """Push the cart left or right (10 N; every other action coasts) to keep the pole upright and the cart in sight.
 
-    Each step pays 1 / (time limit). The episode ends when the cart leaves +-2.4 m or the pole +-12 degrees. The
+    Each step pays 1 / (time limit). The episode ends when |x| exceeds 2.4 m or the angle 12 degrees. The
     partially observable twin shows only the two velocities.
     """
 

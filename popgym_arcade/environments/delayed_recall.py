@@ -48,7 +48,7 @@ class DelayedRecall(ArcadeEnvironment):
 
     Up answers heart, down spade, left club, and right diamond. The answer ends the episode; the right one pays 1.
     Before the question, actions do nothing. The partially observable twin hides the card after the first frame. Random
-    actions return 0.2, because fire is never right.
+    actions return 0.2, because one of the five actions is right.
     """
 
     max_steps = 1 + LONGEST

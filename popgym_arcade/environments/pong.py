@@ -40,7 +40,7 @@ class PongState(ArcadeState):
     paddles: int32[2], the paddles' top rows.
     ball_y, ball_x: int32, the ball's row and column, 1..18.
     to_right: bool, whether the ball flies to the right.
-    dy: int32 in -2..2, rows per step, up to the next wall.
+    dy: int32 in -2..2, rows per step until the ball bounces off a wall.
     """
 
     points: jax.Array

@@ -26,8 +26,8 @@ class TwoPlayerEnvironment(Environment):
       with auto-reset; `info` holds `final_observation`, [2, ...], the last one before a reset, and can hold
       `final_state`
     * `views(state) -> obs[2, ...]`, what each seat sees; needed only if `info` holds `final_state`
-    * `legal(state) -> bool[2, A]`, the actions that each seat may choose; all, unless a game says otherwise, which must
-      then supply `final_state`
+    * `legal(state) -> bool[2, A]`, the actions that each seat may choose: all by default; a game that restricts them
+      must put `final_state` in `info`
     * `default_params`, and `observation_space(params)` and `action_space(params)` of one seat
     """
 
@@ -114,9 +114,9 @@ def check_seats(name: str, env: TwoPlayerEnvironment, params: Any) -> None:
     found = {
         "reset returns an observation": (obs, seen),
         "step returns an observation": (obs_after, seen),
-        "step returns a reward": (reward, jax.ShapeDtypeStruct((SEATS,), np.float32)),
-        "step returns a terminated": (terminated, flag),
-        "step returns a truncated": (truncated, flag),
+        "step returns rewards": (reward, jax.ShapeDtypeStruct((SEATS,), np.float32)),
+        "step returns terminated as": (terminated, flag),
+        "step returns truncated as": (truncated, flag),
         "step returns a final_observation": (info.get("final_observation"), seen),
         "legal returns": (jax.eval_shape(env.legal, state), jax.ShapeDtypeStruct((SEATS, num_actions), bool)),
     }

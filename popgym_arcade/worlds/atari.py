@@ -46,7 +46,7 @@ class AtariParams(EnvParams):
     clip_reward: bool = struct.field(default=True, **STATIC)
 
 
-FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # which the emulator does not start for one player
+FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # the emulator cannot start them with one player
 ROMS = {
     f"{''.join(word.capitalize() for word in rom.split('_'))}-v5": rom
     for rom in roms.get_all_rom_ids()

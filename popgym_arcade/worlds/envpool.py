@@ -2,7 +2,7 @@
 
 Weng et al. 2022, https://arxiv.org/abs/2206.10558. Each option that EnvPool has for an id is a parameter, such as
 `num_levels` and `start_level` for Procgen. The defaults are EnvPool's: unlike `atari/...`, its Atari games have four
-stacked frames, do not clip rewards, and do not terminate with a life.
+stacked frames, do not clip rewards, and do not end an episode with a lost life.
 """
 
 import functools

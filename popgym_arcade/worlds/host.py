@@ -2,7 +2,7 @@
 
 A `Pool` holds N environments on the host. `vmap` turns `HostEnvironment.reset` or `.step` into one `io_callback` for
 the whole pool, which works in a `lax.scan` and in a `lax.while_loop`. Of an environment's state, JAX holds only which
-pool it is in, and how many steps that pool had taken. A state that is no longer the pool's is refused.
+pool it is in, and how many resets and steps that pool had done. A state that is no longer the pool's is refused.
 """
 
 import itertools
@@ -47,23 +47,23 @@ class Pool(Protocol):
 
 @struct.dataclass
 class HostState:
-    """Where the state of an environment is, int32: the number of its pool, and the steps the pool had taken."""
+    """Where the state of an environment is, int32: the number of its pool, and the pool's resets and steps so far."""
 
     pool: jax.Array
     time: jax.Array
 
 
-numbers = itertools.count()  # of pools
+pool_numbers = itertools.count()
 pools: dict[int, Pool] = {}  # by number
-times: dict[int, int] = {}  # steps each has taken
+times: dict[int, int] = {}  # resets and steps of each, so that no state from before a reset looks like one after it
 
 
 class HostEnvironment(Environment):
     """An environment of a library that is not written in JAX.
 
     A subclass supplies `default_params`, whose fields are static, and `make_pool`, `observation_space` and
-    `action_space`. Every call of `reset` in a program has a pool of its own, which is made when it first runs. When it
-    runs again, the episodes of the pool end and new ones begin.
+    `action_space`. Every call of `reset` in a program has a pool of its own, made when the call first runs. When the
+    call runs again, the episodes of its pool end and new ones begin.
     """
 
     on_host = True
@@ -84,15 +84,15 @@ class HostEnvironment(Environment):
     def reset(self, key: jax.Array, params: EnvParams | None = None) -> tuple[jax.Array, HostState]:
         """First observation and state. In a pool of the same size, the same key begins the same episode."""
         params = self.default_params if params is None else params
-        number, space = next(numbers), self.observation_space(params)
+        number, space = next(pool_numbers), self.observation_space(params)
         obs_shape = (*self.seat_axis, *space.shape)
 
         def on_host(seeds) -> tuple[np.ndarray, HostState]:
             seeds = np.asarray(seeds)  # JAX's operations on them could deadlock here
             if number not in pools:
                 pools[number] = self.make_pool(len(seeds), params)
-            times[number] = 0
-            state = HostState(np.full(len(seeds), number, np.int32), np.zeros(len(seeds), np.int32))
+            times[number] = times.get(number, -1) + 1
+            state = HostState(*(np.full(len(seeds), x, np.int32) for x in (number, times[number])))
             return like(pools[number].reset(seeds), obs_shape, space.dtype), state
 
         def of_all(seeds):
