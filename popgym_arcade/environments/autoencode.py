@@ -8,6 +8,7 @@ from gymnax.environments.environment import EnvParams
 
 from popgym_arcade.environments.arcade import FIRE, LEFT, RIGHT, ArcadeEnvironment, ArcadeState
 from popgym_arcade.environments.cards import (
+    ANY_SUIT,
     LEFT_CARD,
     NO_CARD,
     RIGHT_CARD,
@@ -25,7 +26,6 @@ MARK = NAME  # the colour of the card to name next
 
 NUM_SUITS = 4
 MARKED = NUM_SUITS  # added to a card's picture in the history
-WHICH = 1 + NUM_SUITS  # the picture of a card with a question mark
 
 
 @struct.dataclass
@@ -116,7 +116,7 @@ class AutoEncode(ArcadeEnvironment):
         return self.screen.draw(
             {
                 # while cards are shown, one term of the sum is not zero
-                "shown": jnp.where(all_shown, WHICH, jnp.sum(jnp.where(position == state.time, cards, 0))),
+                "shown": jnp.where(all_shown, ANY_SUIT, jnp.sum(jnp.where(position == state.time, cards, 0))),
                 "selected": 1 + state.selected,
                 "score": state.score,
                 "history": jnp.where((position < state.time) & self.shows_all(state), history, NO_CARD),

@@ -17,6 +17,7 @@ from popgym_arcade.environments.screen import Color, blank
 # By type: 0 heart, 1 spade, 2 club, 3 diamond
 SUITS = ((draw_heart, (255, 0, 0)), (draw_spade, (0, 0, 0)), (draw_club, (0, 0, 0)), (draw_diamond, (255, 0, 0)))
 NO_CARD = 0  # the picture without a card; a card's picture is its type + 1
+ANY_SUIT = 1 + len(SUITS)  # with all four suits, the picture of a card with a question mark
 FACE, BORDER = (255, 255, 255), (64, 64, 64)
 
 # Places by frame size: the two large cards in the left and right corners, and the signs below them.

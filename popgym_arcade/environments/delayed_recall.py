@@ -11,12 +11,11 @@ import numpy as np
 from flax import struct
 
 from popgym_arcade.environments.arcade import DOWN, LEFT, RIGHT, UP, ArcadeEnvironment, ArcadeParams, ArcadeState
-from popgym_arcade.environments.cards import LEFT_CARD, NO_CARD, RIGHT_CARD, card_pictures
+from popgym_arcade.environments.cards import ANY_SUIT, LEFT_CARD, NO_CARD, RIGHT_CARD, card_pictures
 from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, number, titled
 
 CANVAS, COUNTDOWN, NAME = (224, 214, 240), (120, 60, 160), (90, 40, 130)
 NUM_SUITS = 4
-QUESTION = 1 + NUM_SUITS  # the picture of a card with a question mark
 LONGEST = 999
 ANSWERS = np.array([UP, DOWN, LEFT, RIGHT])  # by suit
 
@@ -92,7 +91,7 @@ class DelayedRecall(ArcadeEnvironment):
         return self.screen.draw(
             {
                 "card": jnp.where(self.shows_all(state), 1 + state.suit, NO_CARD),
-                "question": jnp.where(state.wait == 0, QUESTION, NO_CARD),
+                "question": jnp.where(state.wait == 0, ANY_SUIT, NO_CARD),
                 "wait": state.wait,
             }
         )
