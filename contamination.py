@@ -29,7 +29,7 @@ from popgym_arcade.analysis.colors import colors_of
 from popgym_arcade.analysis.command_line import PlayArgs, launch, showcase
 from popgym_arcade.analysis.groups import GROUP, about_group, groups_of, in_panel, label, load_all, title_of_panel
 from popgym_arcade.analysis.intervals import interval
-from popgym_arcade.analysis.networks import other_inputs, scores_name
+from popgym_arcade.analysis.networks import other_inputs, relative_scores, scores_name
 from popgym_arcade.analysis.output import new_folder
 from popgym_arcade.analysis.trajectories import Trajectory, observations, record
 from popgym_arcade.baselines.environment import is_arcade, make_env
@@ -40,7 +40,7 @@ from popgym_arcade.baselines.running.pictures import in_rgb
 from popgym_arcade.baselines.scripts import script_of
 
 MEASURES = {
-    "relative_values": "change of Q − mean Q, as a share",
+    "relative_values": "relative change of Q − mean Q",
     "kl": "KL(unchanged policy || changed)",
     "flips": "greedy actions changed",
 }
@@ -165,9 +165,8 @@ def parts(first: int, changed: int) -> tuple[slice, slice, slice]:
 
 
 def last_of(output: Any) -> dict[str, jax.Array]:
-    """The scores [B, A] at the last step of an output [T, B, A] (Q, logits or mean), and a mean's log_std [B, A]."""
-    name = scores_name(output)
-    scores = getattr(output, name)[-1]
+    """The `relative_scores` [B, A] at the last step of an output [T, B, A], and a mean's log_std [B, A]."""
+    name, scores = scores_name(output), relative_scores(output)[-1]
     spread = {"log_std": jnp.broadcast_to(output.log_std, scores.shape)} if name == "mean" else {}
     return {name: scores} | spread
 
@@ -175,8 +174,8 @@ def last_of(output: Any) -> dict[str, jax.Array]:
 def effects_of(output: dict[str, np.ndarray], lasts: np.ndarray) -> dict[str, np.ndarray]:
     """Each of MEASURES, [V - 1, L, B], for outputs [L, V, B, A]; NaN where it is undefined, and where not lasts[L, B].
 
-    Relative values are Q minus its mean over actions, and their change is the L2 norm of the difference (Wang et al.
-    2025), divided by the mean norm of the unchanged ones: every seed learns Q from rewards on a scale of its own. KL is
+    The change of relative values, Q minus its mean over actions, is the L2 norm of the difference (Wang et al. 2025),
+    divided by the mean norm of the unchanged ones: every seed learns Q from rewards on a scale of its own. KL is
     that of the policy, for a continuous one between normal distributions of equal width.
     """
     output = {name: np.moveaxis(np.asarray(x, float), 1, 0) for name, x in output.items()}  # [V, L, B, A]
@@ -185,10 +184,8 @@ def effects_of(output: dict[str, np.ndarray], lasts: np.ndarray) -> dict[str, np
     if name != "mean":
         effects["flips"] = (x[1:].argmax(axis=-1) != x[0].argmax(axis=-1)).astype(float)
     if name == "q":
-        advantage = x - x.mean(axis=-1, keepdims=True)
-        size = np.linalg.norm(advantage[0], axis=-1)[lasts].mean()
-        change = np.linalg.norm(advantage[1:] - advantage[0], axis=-1)
-        effects["relative_values"] = change / size if size else change  # 0 / 0 if all actions have the same value
+        size, change = np.linalg.norm(x[0], axis=-1)[lasts].mean(), np.linalg.norm(x[1:] - x[0], axis=-1)
+        effects["relative_values"] = change / (size or 1)  # the size is 0 if all actions always have the same value
     elif name == "logits":
         log_policy = x - np.logaddexp.reduce(x, axis=-1, keepdims=True)
         effects["kl"] = (np.exp(log_policy[0]) * (log_policy[0] - log_policy[1:])).sum(axis=-1)

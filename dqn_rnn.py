@@ -146,7 +146,7 @@ class Args(ArcadeArgs):
     def check(self) -> None:
         self.check_divides_or_multiple("burn_in", "num_steps")
         if self.n_step > self.num_steps:
-            raise UserError(f"--n-step {self.n_step}: use {self.num_steps}, which is --num-steps, or less")
+            raise UserError(f"--n-step {self.n_step}: use {self.num_steps} (--num-steps) or less")
         self.check_divides("train_frequency", self.update_size, "NUM_ENVS * gcd(NUM_STEPS, BURN_IN) =")
         self.check_devices(group=1)
         least = self.sequence_segments * self.update_size

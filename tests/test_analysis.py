@@ -36,7 +36,7 @@ from popgym_arcade.analysis.agents import (
     params_at,
 )
 from popgym_arcade.analysis.colors import colors_of
-from popgym_arcade.analysis.groups import groups_of, title_of
+from popgym_arcade.analysis.groups import groups_of, title_of, unequal_steps
 from popgym_arcade.analysis.interquartile import estimate, iqm, matrices_of
 from popgym_arcade.analysis.intervals import interval, ratio_interval
 from popgym_arcade.analysis.output import new_folder
@@ -112,6 +112,8 @@ def test_a_memory_has_the_same_colour_in_every_picture():
     memories, runs = colors_of(["GRU", "MLP", "MinGRU"]), colors_of(["pqn_mlp+none", "pqn_rnn+GRU", "pqn_rnn+MLP"])
     assert runs["pqn_rnn+GRU"] == memories["GRU"] and runs["pqn_rnn+MLP"] == memories["MLP"]
     assert len({*memories.values(), *runs.values()}) == 4
+    without = colors_of(["Pole, pqn_rnn, GRU, mdp", "Pole, pqn_mlp, no memory, mdp"])
+    assert [*without.values()] == [memories["GRU"], runs["pqn_mlp+none"]]
     assert colors_of(["Pole, ppo_rnn, GRU, mdp"]) == {"Pole, ppo_rnn, GRU, mdp": memories["GRU"]}
     # groups that a memory does not tell apart
     assert colors_of(["0.1", "0.3"]) == {"0.1": "C0", "0.3": "C1"}
@@ -427,6 +429,11 @@ def test_what_makes_a_group(folder, run):
         "CartPole-v1, pqn_mlp, no memory, single": [0, 2],
         "CartPole-v1, pqn_mlp, no memory, single (wide)": [1],
     }
+    assert not unequal_steps([one, wide, seed])
+    assert unequal_steps([one, wide, dataclasses.replace(seed, step=one.step + 64)]) == [
+        "CartPole-v1, pqn_mlp, no memory, single: these agents were trained for different numbers of steps, "
+        f"{one.step} to {one.step + 64}"
+    ]
     with pytest.raises(UserError, match="seed 0 of one training appears twice"):
         groups_of([one, seed, dataclasses.replace(one, name="copy")])
     mdp, pomdp = in_twins(load_agent(untrained("pqn_rnn", folder, **PIXELS)), "both")

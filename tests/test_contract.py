@@ -400,7 +400,7 @@ REFUSALS += [(name, "--storage videos", "frames, states") for name in ("pqn_mlp"
 REFUSALS += [("dqn_mlp", "--train-frequency 12", "use 8 or 16"), ("dqn_mlp", "--train-frequency 40", "use 32 or 64")]
 REFUSALS += [
     ("dqn_rnn", "--burn-in 12", "use 8 or 16"),
-    ("dqn_rnn", "--n-step 17", "use 16, which is --num-steps, or less"),
+    ("dqn_rnn", "--n-step 17", "use 16 (--num-steps) or less"),
     ("dqn_rnn", "--burn-in 1 --train-frequency 64", "does not divide NUM_ENVS * gcd(NUM_STEPS, BURN_IN) = 32: use 32"),
     ("dqn_rnn", "--burn-in 40", "use 32 or 48"),
     ("dqn_rnn", "--train-frequency 100", "use 64 or 128"),

@@ -52,6 +52,15 @@ def hand_made(folder):
     write_run(folder, "pqn_mlp", "none", "BreakoutEasy", "mdp", [0.0, 0.2, 0.4, 0.8])  # 0.3
 
 
+def test_the_result_of_a_match_is_not_a_return(tmp_path):
+    """evaluate.py --against writes it into the same column, and a table counts before the run itself."""
+    path, row = tmp_path / "evaluate.csv", evaluate_row("mine", 0.7)
+    write_rows(path, (*EVALUATE, "against"), [(*row, "rival")])
+    assert not gap_and_bias.read_evaluations(path)
+    write_rows(path, (*EVALUATE, "against"), [(*row, "")])
+    assert [score.value for score in gap_and_bias.read_evaluations(path)] == [0.7]
+
+
 HAND_MADE = {  # by memory, id and quantity
     ("GRU", "NavigatorEasy", "pomdp_return"): 0.3,
     ("GRU", "NavigatorEasy", "mdp_return"): 0.6,

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import shutil
 import time
+import types
 from pathlib import Path
 
 import jax
@@ -19,6 +20,8 @@ from untrained_agents import agent_in, bold, untrained
 import contamination
 import filter_comparison
 import saliency
+from popgym_arcade.analysis.networks import relative_scores
+from popgym_arcade.analysis.recall import recall_density
 from popgym_arcade.analysis.trajectories import observations, record
 from popgym_arcade.analysis.twins import in_twins
 from popgym_arcade.baselines.errors import UserError
@@ -168,6 +171,21 @@ def test_perturbation_saliency_equals_a_loop(folder, name, lag):
             found_moved = np.sqrt(2 * getattr(found, kind)[i, j])
             assert found_moved == pytest.approx(moved[kind], rel=0.01, abs=1e-5 * size)
     assert np.sqrt(found.policy.max()) > 1e-4 * np.abs(policy).max()
+
+
+def test_a_change_that_all_actions_share_is_no_change_of_a_decision():
+    q = jnp.array([[1.0, 3.0, 2.0]])
+    for output in (types.SimpleNamespace(q=q), types.SimpleNamespace(logits=q)):
+        np.testing.assert_allclose(relative_scores(output), [[-1, 1, 0]])
+    np.testing.assert_array_equal(relative_scores(types.SimpleNamespace(mean=q)), q)
+
+
+def test_shares_of_the_gradient_are_the_recall_density(folder):
+    agent = pixel_agent(folder)
+    trajectory = trajectory_of(agent, 4)
+    shares = saliency.gradient_saliency(agent, trajectory).shares[-1]
+    np.testing.assert_allclose(shares, recall_density(agent, trajectory), rtol=1e-3)
+    assert shares[:-1].max() > 0.001
 
 
 def test_perturbing_a_past_frame_does_not_matter_without_memory(folder):

@@ -22,11 +22,18 @@ def load_all(args: PlayArgs) -> list[Agent]:
         UserError: for an agent that cannot play there, and if a group has the same seed twice
     """
     agents = [seed for agent in load_in_twins(args) for seed in each_seed(agent)]
+    print("".join(f"{line}\n" for line in unequal_steps(agents)), end="")
+    return agents
+
+
+def unequal_steps(agents: list[Agent]) -> list[str]:
+    """A line for each group whose agents were trained for different numbers of steps, after an interruption perhaps."""
+    lines = []
     for name, positions in groups_of(agents).items():
         steps = sorted({agents[position].step for position in positions})
         if len(steps) > 1:
-            print(f"{name}: these agents were trained for different numbers of steps, {steps[0]} to {steps[-1]}")
-    return agents
+            lines.append(f"{name}: these agents were trained for different numbers of steps, {steps[0]} to {steps[-1]}")
+    return lines
 
 
 def groups_of(agents: list[Agent]) -> dict[str, list[int]]:
