@@ -105,14 +105,15 @@ SCENES = {
     ),
     "CountRecall": Scene(
         goal="How often has the card on the right come up on the left?",
-        hidden="all cards dealt so far",
+        hidden="all cards dealt so far, and the bars",
         step=30,
         labels={
             "a new card: one more of these": (20, 10),
             "score: right answers": (42, 8),
             "the answer: up and down turn it, fire gives it": (85, 8),
-            "how many of these?": (121, 40),
+            "how many of these?": (104, 34),
             "cards dealt so far": (47, 32),
+            "cards still to come on the right": (104, 62),
         },
     ),
     "MineSweeper": Scene(

@@ -168,11 +168,36 @@ def test_the_history_has_a_place_for_every_card(env_id, obs_size):
     # A history of a cards shows a sprites: card i appears when the answer i has been given.
     assert state.answered == n - 1
     grown = base.replace(answered=np.arange(n, dtype=np.int32), value_cards=same)
-    pictures = frames(env_id, grown, False, obs_size)
+    pictures = frames(env_id, grown, False, obs_size)[:, :, : left + 9 * pitch]
     for i in range(n - 1):
         box = np.array(changed_box(pictures[i][top:], pictures[i + 1][top:]))
         x, y = left + pitch * (i % 9), top + pitch * (i // 9)
         assert x - 2 <= box[0] and box[2] < x + pitch and y - 2 <= box[1] + top and box[3] + top < y + pitch
+
+
+@pytest.mark.parametrize("obs_size", SIZES)
+@pytest.mark.parametrize("env_id", ids_of("CountRecall"))
+def test_a_bar_for_each_type_shortens_with_every_query_card(env_id, obs_size):
+    """Answering a query shortens the bar of the next card's type, always by equally many pixels, down to none."""
+    level = split_id(env_id)[1]
+    n, types = count_recall.CARDS[level], count_recall.TYPES[level]
+    base = take(resets(env_id, 1), np.zeros(n, int))
+    states = base.replace(answered=np.arange(n, dtype=np.int32), time=np.full(n, n, np.int32))
+    left, below_the_sign = (110, 38) if obs_size == 128 else (220, 76)
+    strip = frames(env_id, states, False, obs_size)[:, below_the_sign : NAME_TOP[obs_size], left:]
+    longest = -(-n // types)
+    shrunk = {}
+    for i in range(n - 1):
+        x0, y0, x1, y1 = changed_box(strip[i], strip[i + 1])
+        shrunk.setdefault(int(states.query_cards[i, i + 1]), []).append((x0, x1, y0, y1))
+    assert len({boxes[0][:2] + (boxes[-1][2],) for boxes in shrunk.values()}) == types, "two types share a bar"
+    for boxes in shrunk.values():
+        assert len(boxes) >= longest - 2
+        assert len({box[:2] for box in boxes}) == 1, "the bar moves sideways"
+        heights = {y1 - y0 + 1 for _, _, y0, y1 in boxes}
+        assert len(heights) == 1
+        assert all(later[3] + 1 == box[2] for box, later in zip(boxes[:-1], boxes[1:], strict=True)), "not a bar"
+    assert not (strip[-1] == count_recall.BORDER).all(-1).any(), "a bar is left when no card is to come"
 
 
 @pytest.mark.parametrize("obs_size", SIZES)

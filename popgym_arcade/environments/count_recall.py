@@ -13,18 +13,40 @@ from popgym_arcade.environments.cards import (
     NO_CARD,
     RIGHT_CARD,
     RIGHT_SIGN,
+    SUITS,
     card_pictures,
     shuffled,
     small_card_pictures,
 )
 from popgym_arcade.environments.draw_utils import draw_letter, draw_rectangle
-from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, grid, number, titled
+from popgym_arcade.environments.screen import SCORE_BOX, Screen, Sprites, blank, grid, number, titled
 
 CANVAS, BOARD = (245, 245, 245), (153, 179, 204)
 SCORE, COUNTER, NAME, SIGN = (191, 26, 26), (143, 237, 143), (74, 191, 240), (64, 64, 64)
 
 COUNTER_BOX = {128: ((68, 1), (123, 15)), 256: ((136, 2), (246, 30))}
 COUNTER_PLATE = {128: ((82, 1), (109, 15)), 256: ((171, 2), (211, 30))}  # pale green needs a dark background
+BARS = {128: (112, 40), 256: (224, 80)}  # top left of the bars, below the sign of the query card
+BAR_PITCH = {128: (8, 36), 256: (16, 72)}  # to the next bar on the right, and on the next row
+
+
+def bar_pictures(obs_size: int, num_types: int, longest: int) -> np.ndarray:
+    """The bare ground, then for each type its suit above a bar of length 0..longest, uint8[K, height, width, 3].
+
+    The picture of `count` cards of a type has the index 1 + type * (longest + 1) + count.
+    """
+    line = obs_size // 128
+    width, unit = BAR_PITCH[obs_size][0], (2 if num_types == 2 else 1) * line  # pixels per card
+    top = width + line
+    empty = blank((top + longest * unit, width), CANVAS)
+    pictures = [empty]
+    for draw, color in SUITS[:num_types]:
+        suit = draw((0, 0), (width - line, width - line), color, empty)
+        pictures += [
+            draw_rectangle((line, top), (width - 2 * line, top + count * unit), SIGN, suit)
+            for count in range(longest + 1)
+        ]
+    return np.stack(pictures)
 
 
 @struct.dataclass
@@ -48,7 +70,8 @@ class CountRecall(ArcadeEnvironment):
     """Two decks are dealt side by side. How many of the value cards before this one have the query card's type?
 
     Up and down change the counter, fire answers with it and deals the next pair. A right answer pays 1 / N. The episode
-    ends with the last pair. The partially observable twin hides the value cards dealt before.
+    ends with the last pair. The partially observable twin hides the value cards dealt before, and how many query cards
+    of each type are left.
     """
 
     num_cards: int
@@ -58,6 +81,11 @@ class CountRecall(ArcadeEnvironment):
     def max_steps(self) -> int:
         """100 steps more than there are cards."""
         return 100 + self.num_cards
+
+    @property
+    def longest_bar(self) -> int:
+        """The most cards of one type in a deck."""
+        return -(-self.num_cards // self.num_types)
 
     def __init__(self, partial_obs: bool = False, obs_size: int = 128):
         super().__init__(partial_obs, obs_size)
@@ -70,6 +98,7 @@ class CountRecall(ArcadeEnvironment):
         canvas = draw_letter(*LEFT_SIGN[obs_size], SIGN, canvas, "+")  # one more of these
         canvas = draw_letter(*RIGHT_SIGN[obs_size], SIGN, canvas, "?")  # how many of these?
         cards = card_pictures(obs_size, self.num_types, CANVAS)
+        bars = grid(BARS[obs_size], (self.num_types // 2, 2), BAR_PITCH[obs_size]).reshape(-1, 2)
         self.screen = Screen(
             canvas,
             {
@@ -78,6 +107,7 @@ class CountRecall(ArcadeEnvironment):
                 "counter": number(COUNTER_BOX[obs_size], COUNTER, canvas, largest=self.num_cards),
                 "score": number(SCORE_BOX[obs_size], SCORE, canvas, largest=self.num_cards),
                 "history": Sprites(history, small_card_pictures(obs_size, self.num_types, BOARD)),
+                "to_come": Sprites(bars, bar_pictures(obs_size, self.num_types, self.longest_bar)),
             },
         )
 
@@ -109,9 +139,13 @@ class CountRecall(ArcadeEnvironment):
         return state, right / self.num_cards, state.answered == self.num_cards
 
     def render(self, state: CountRecallState, params: EnvParams | None = None) -> jax.Array:
-        """Both cards and the counter; in the full frame also the value cards dealt before."""
+        """Both cards and the counter; in the full frame also the earlier value cards and the bars."""
         last = state.answered == self.num_cards
-        before = (np.arange(self.num_cards) < state.answered) & self.shows_all(state)
+        position, types = np.arange(self.num_cards), np.arange(self.num_types, dtype=np.int8)
+        before = (position < state.answered) & self.shows_all(state)
+        still = jnp.where(position > state.answered, state.query_cards, -1)
+        to_come = jnp.sum(still[None, :] == types[:, None], axis=1)
+        bar = 1 + np.arange(self.num_types) * (self.longest_bar + 1) + to_come
         return self.screen.draw(
             {
                 "value": jnp.where(last, NO_CARD, 1 + state.value_cards[state.answered]),
@@ -119,6 +153,7 @@ class CountRecall(ArcadeEnvironment):
                 "counter": state.count,
                 "score": state.score,
                 "history": jnp.where(before, 1 + state.value_cards, NO_CARD),
+                "to_come": jnp.where(self.shows_all(state), bar, NO_CARD),
             }
         )
 

@@ -130,18 +130,21 @@ def possible(level, states):
     n, types = CARDS[level], TYPES[level]
     ok = (states.answered >= 0) & (states.answered < n) & (states.count >= 0) & (states.count <= n)
     for cards in (states.value_cards, states.query_cards):
-        ok &= ((cards >= 0) & (cards < types)).all(1)
+        ok &= (np.sort(cards, axis=1) == np.sort(np.arange(n) % types)).all(1)
     return ok & (states.score >= 0) & (states.score <= states.answered)
 
 
 def equal_secrets(level, states, others):
-    """The cards not yet shown are secret: give `others` those of `states`, counted from the card now shown."""
+    """The order of the cards not yet shown is secret: put those of `others` in the order of `states`.
+
+    How many of each type are still to come is no secret. Where that differs, nothing can be put in the same order.
+    """
     values, queries = others.value_cards.copy(), others.query_cards.copy()
     for i in range(len(states.time)):
         mine, theirs = states.answered[i] + 1, others.answered[i] + 1
-        length = min(values.shape[1] - mine, values.shape[1] - theirs)
-        values[i, theirs : theirs + length] = states.value_cards[i, mine : mine + length]
-        queries[i, theirs : theirs + length] = states.query_cards[i, mine : mine + length]
+        for cards, ordered in ((values, states.value_cards), (queries, states.query_cards)):
+            if np.array_equal(np.sort(cards[i, theirs:]), np.sort(ordered[i, mine:])):
+                cards[i, theirs:] = ordered[i, mine:]
     return others.replace(value_cards=values, query_cards=queries)
 
 
@@ -217,6 +220,7 @@ FAMILY = Family(
         "the value card": blank(0, 0, 14, 22),
         "the query card": blank(114, 0, 128, 22),
         "the history": blank(19, 19, 109, 114),
+        "the query cards to come": blank(112, 40, 128, 112),
     },
     gallery=gallery,
 )
