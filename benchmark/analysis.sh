@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains the agents of the analysis pages, a few hours on two CPU cores, and analyses them (docs/evaluate.md,
-# recall_density.md, contamination.md, gap_and_bias.md): MineSweeper with a memory and without, on both twins.
+# recall_density.md, last_frames.md, contamination.md, gap_and_bias.md): MineSweeper with a memory and without, on both
+# twins.
 # With the RUN_DIR of pqn_rnn.sh, trainings of that list are not repeated. Settings: see common.sh.
 #   benchmark/analysis.sh
 WITHOUT="ENVS BUDGET TWINS"
@@ -16,6 +17,7 @@ mapfile -t runs < <(runs_of "*__*")
 analyse gap_and_bias.py gap_and_bias --runs "${runs[@]}" --no-memory MLP
 analyse evaluate.py evaluate --runs "${runs[@]}" --twin both --episodes 256 --seed 1
 analyse recall_density.py recall_density --runs "${runs[@]}" --episodes 64
+mapfile -t runs < <(runs_of "*__GRU__*")
 analyse last_frames.py last_frames --runs "${runs[@]}" --episodes 64
 mapfile -t runs < <(runs_of "*pomdp*")
 analyse contamination.py contamination --runs "${runs[@]}" --episodes 64 --at $at --first $at --steps $steps
