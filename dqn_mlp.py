@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from popgym_arcade.anywhere import anywhere
 from popgym_arcade.baselines.arguments import ArcadeArgs
-from popgym_arcade.baselines.devices.mesh import anywhere, spread
+from popgym_arcade.baselines.devices.mesh import spread
 from popgym_arcade.baselines.environment import in_parallel, is_pixels
 from popgym_arcade.baselines.episode import Episode
 from popgym_arcade.baselines.errors import UserError

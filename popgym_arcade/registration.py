@@ -12,7 +12,6 @@ import jax
 from gymnax.environments.environment import EnvParams
 from gymnax.wrappers import LegacyStepAPIWrapper
 
-import popgym_arcade_gymnasium
 from popgym_arcade import environments
 from popgym_arcade.environments.arcade import ArcadeEnvironment, ArcadeState
 from popgym_arcade.environments.contract import check_game
@@ -115,7 +114,7 @@ def register(env_id: str, constructor: type[ArcadeEnvironment]) -> None:
     if env_id in _CONSTRUCTORS or env_id in gymnax.registration.registered_envs:
         raise ValueError(f"the id {env_id!r} is taken")
     try:
-        popgym_arcade_gymnasium.register(env_id)
+        _add_to_gymnasium(env_id)
     except gymnasium.error.Error as error:
         raise ValueError(f"Gymnasium rejects the id {env_id!r}: {error}") from None
     gymnax.registration.register(env_id, constructor)
@@ -123,10 +122,22 @@ def register(env_id: str, constructor: type[ArcadeEnvironment]) -> None:
     REGISTERED_ENVIRONMENTS.append(env_id)
 
 
+def _add_to_gymnasium(env_id: str) -> None:
+    """Register an id, unless Gymnasium has it already (after this module is reloaded)."""
+    name = f"popgym_arcade/{env_id}-v0"
+    if name not in gymnasium.registry:
+        gymnasium.register(
+            id=name,
+            entry_point="popgym_arcade.gymnasium_envs:ArcadeEnv",
+            vector_entry_point="popgym_arcade.gymnasium_envs:ArcadeVectorEnv",
+            kwargs={"env_id": env_id},
+        )
+
+
 def _register() -> None:
     """Add the ids to Gymnasium, and to gymnax, which rejects ids it already has (after this module is reloaded)."""
-    popgym_arcade_gymnasium.register()
     for env_id, constructor in _CONSTRUCTORS.items():
+        _add_to_gymnasium(env_id)
         if env_id not in gymnax.registration.registered_envs:
             gymnax.registration.register(env_id, constructor)
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from scripts import OFF_POLICY, arcade, script, small, usually
 
+from popgym_arcade.anywhere import anywhere
 from popgym_arcade.baselines import tasks
 from popgym_arcade.baselines.devices import minibatches as drawing
-from popgym_arcade.baselines.devices.mesh import anywhere, everywhere
+from popgym_arcade.baselines.devices.mesh import everywhere
 from popgym_arcade.baselines.environment import make_env
 from popgym_arcade.baselines.running.evaluation import make_keys
 

@@ -19,7 +19,7 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment
 
 import popgym_arcade
-from popgym_arcade.baselines.devices.mesh import anywhere
+from popgym_arcade.anywhere import anywhere
 from popgym_arcade.baselines.env_params import with_changes
 from popgym_arcade.baselines.errors import UserError, one_line
 from popgym_arcade.environments.arcade import OBS_SIZES, ArcadeEnvironment

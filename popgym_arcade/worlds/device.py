@@ -10,7 +10,7 @@ from flax import struct
 from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams
 
-from popgym_arcade.baselines.devices.mesh import anywhere
+from popgym_arcade.anywhere import anywhere
 
 
 @struct.dataclass

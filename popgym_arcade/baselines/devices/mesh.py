@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.custom_batching import custom_vmap
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -93,17 +92,3 @@ def seed_by_seed(init: Callable, args: Any) -> Callable:
     them for several seeds at once.
     """
     return functools.partial(jax.lax.map, init) if args.num_seeds > 1 else init
-
-
-@custom_vmap
-def anywhere(flags: jax.Array) -> jax.Array:
-    """Whether any of the flags is True, in any environment of any seed: a bool [] without a seed axis.
-
-    So a `jax.lax.cond` on it stays a branch with several seeds, where `vmap` would otherwise compute both sides.
-    """
-    return flags.any()
-
-
-@anywhere.def_vmap
-def _anywhere_over_seeds(axis_size, in_batched, flags):
-    return anywhere(flags), False
