@@ -28,7 +28,7 @@ import pqn_rnn
 from popgym_arcade import play
 from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.baselines.devices import hosts
-from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.errors import Diverged, UserError
 from popgym_arcade.baselines.limits import OneOf, flag, limits_of, plain
 from popgym_arcade.baselines.networks.memory import MEMORIES, MinGRU, check_size, objection
 from popgym_arcade.baselines.running import run as running
@@ -327,6 +327,16 @@ def test_a_run_without_the_random_policy_draws_and_tells_only_the_greedy_one(tmp
         records.evaluation(64, "greedy", np.ones((1, 1, 3)), np.ones((1, 1, 3)), 1.0)
         draw_curve(records)
         assert records.summary() == "1.000, 3 episodes"
+    records.close()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_return_that_is_not_finite_ends_the_run_with_exit_code_3(bad, tmp_path):
+    args = small("pqn_mlp", run_dir=str(tmp_path))
+    records = Records(make_run_folder(args), args)
+    with pytest.raises(Diverged, match="a return of the greedy policy is not finite") as error:
+        records.evaluation(64, "greedy", np.array([[[1, bad, 1]]]), np.ones((1, 1, 3)), 1.0)
+    assert error.value.exit_code == 3 and records.evaluations == []
     records.close()
 
 

@@ -21,7 +21,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 import popgym_arcade
-from popgym_arcade.baselines.errors import UserError
+from popgym_arcade.baselines.errors import Diverged
 from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.running.folder import video_paths
 from popgym_arcade.baselines.running.mirror import Mirror
@@ -132,11 +132,11 @@ class Records(Evaluations):
         """Rows of `eval.csv` for returns and lengths [S, N, episodes], a printed line, and points of the curves.
 
         Raises:
-            UserError: if a return is NaN or infinite
+            Diverged: if a return is NaN or infinite
         """
         if not np.isfinite(returns).all():
             names = " ".join(self.args.task_names)
-            raise UserError(f"{names}: a return of the {policy} policy is not finite, so the rewards are not")
+            raise Diverged(f"{names}: a return of the {policy} policy is not finite, so the rewards are not")
         for seed, task in np.ndindex(returns.shape[:2]):
             self.evaluations.append(
                 self.row(step, seed, task, policy, returns[seed, task], lengths[seed, task], seconds)
