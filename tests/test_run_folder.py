@@ -83,6 +83,7 @@ def test_several_seeds_share_a_folder(tmp_path):
         assert mean.value == pytest.approx((one.value + other.value) / 2, rel=1e-5)
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_state_that_cannot_be_made_leaves_no_folder(tmp_path, monkeypatch):
     def out_of_memory(*_):
         raise RuntimeError("RESOURCE_EXHAUSTED")
@@ -93,6 +94,7 @@ def test_a_state_that_cannot_be_made_leaves_no_folder(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_update_that_cannot_be_compiled_leaves_no_new_folder(tmp_path, monkeypatch):
     """A mistake in a changed script, for example. The folder of a run that resumes stays."""
     args = small("pqn_mlp", run_dir=str(tmp_path / "whole"), total_timesteps=64, log_every=32, checkpoint_every=32)

@@ -4,11 +4,13 @@ With several seeds, the run folder's own curves are means over the seeds, and `s
 first of several processes writes. Shapes: S seeds, N tasks (1 unless a script trains on several), K evaluations.
 """
 
+import contextlib
 import csv
 import dataclasses
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,8 @@ class Records(Evaluations):
         self.prefixes = ("", *(f"seed_{seed}/" for seed in seeds))
         for writer in self.writers if step is not None else ():
             writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+        if step is None:
+            self.hyperparameters()
         self.write_evaluations()
 
     @property
@@ -182,6 +186,15 @@ class Records(Evaluations):
         """Writes what is left and closes the files of events."""
         for writer in self.writers:
             writer.close()
+
+    @contextlib.contextmanager
+    def closed_on_failure(self) -> Iterator[None]:
+        """Within the context, an error closes the files, so that no thread writes into a folder that is removed."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
 
 def progress_bar(args: Any, step: int, shown: bool) -> tqdm:

@@ -94,7 +94,7 @@ class Run:
         episodes = "new episodes; " if "actor" in self.restarted else ""
         say(f"{self.folder}: step {self.step} of {args.total_timesteps}; {episodes}compiling ...")
         began = time.perf_counter()
-        with removed_on_failure(None if args.resume else self.folder):
+        with removed_on_failure(None if args.resume else self.folder), self.records.closed_on_failure():
             train_chunk = waited(compile_train_chunk, args, train_chunk, state)
             evaluate = make_evaluate(args, self.begin_actor, self.act)
             inputs = state.params, everywhere(args, self.eval_keys), self.policies["greedy"]
@@ -110,8 +110,8 @@ class Run:
         self.folder = Path(hosts.first_says(str(make_run_folder(self.args)) if jax.process_index() == 0 else ""))
         with removed_on_failure(self.folder):
             self.records = Records(self.folder, self.args)
-            self.records.hyperparameters()
-            return fresh()
+            with self.records.closed_on_failure():
+                return fresh()
 
     def check_unfinished(self) -> None:
         """Raises Finished, after printing a line, if the checkpoint is the end of the training."""
