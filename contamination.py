@@ -7,7 +7,8 @@ The agent's own episodes are replayed with its own actions. Only what the networ
 compared with those of the unchanged replay, step by step after the change.
 
 Paper: Wang et al. 2025, "Investigating Memory in Model-Free RL with POPGym Arcade", https://arxiv.org/abs/2503.01450
-Shapes: T steps, P before the change, C changed, L since then; B episodes, V versions (the first unchanged), A actions.
+Shapes: T steps, P before the change, C changed, L from the last changed step on (T = P + C + L - 1); B episodes, V
+versions (the first unchanged), A actions.
 """
 
 import dataclasses

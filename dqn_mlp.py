@@ -1,4 +1,4 @@
-"""Double DQN whose replay buffer stores environment states; frames are drawn when a batch is sampled.
+"""Double DQN. For popgym_arcade games, the replay buffer stores states, and frames are drawn from sampled states.
 
 Papers: Mnih et al. 2015, "Human-level control through deep reinforcement learning", doi:10.1038/nature14236;
         van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", https://arxiv.org/abs/1509.06461;
@@ -83,11 +83,11 @@ class Args(ArcadeArgs):
     exploration_fraction: UnitInterval = 0.3
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     prioritized: bool = False
-    """sample steps with large errors more often, and weight their losses down"""
+    """prioritized replay: sample steps with large errors more often, corrected by importance weights"""
     prioritized_replay_alpha: UnitInterval = 0.6
     """exponent of the errors in the sampling probabilities; 0 is uniform (with --prioritized)"""
     prioritized_replay_beta: UnitInterval = 0.4
-    """exponent of the weights at the first step; it rises linearly to 1 (with --prioritized)"""
+    """initial exponent of the importance weights; it rises linearly to 1 (with --prioritized)"""
     hidden_size: Count = 256
     """width of the two hidden layers"""
     encoder: Annotated[str, OneOf(("patch", "paper"))] = "patch"

@@ -91,11 +91,11 @@ class Args(ArcadeArgs):
     exploration_fraction: UnitInterval = 0.3
     """fraction of TOTAL_TIMESTEPS over which epsilon falls linearly"""
     prioritized: bool = False
-    """sample sequences with large errors more often, and weight their losses down"""
+    """prioritized replay: sample sequences with large errors more often, corrected by importance weights"""
     prioritized_replay_alpha: UnitInterval = 0.6
     """exponent of the errors in the sampling probabilities; 0 is uniform (with --prioritized)"""
     prioritized_replay_beta: UnitInterval = 0.4
-    """exponent of the weights at the first step; it rises linearly to 1 (with --prioritized)"""
+    """initial exponent of the importance weights; it rises linearly to 1 (with --prioritized)"""
     memory: Annotated[str, OneOf(tuple(MEMORIES))] = "MinGRU"
     """memory model: MinGRU or one of memax's (LRU, GRU, FFM, ...; MLP remembers nothing)"""
     hidden_size: Count = 128

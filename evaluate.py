@@ -57,11 +57,11 @@ class Args(PlayArgs):
     episodes: Count | None = None
     """episodes of each seed and twin; None: as many as an evaluation during training"""
     sample: bool = False
-    """sample actions from the policy; with action values, explore with the last epsilon of the training"""
+    """sample actions from the policy; Q networks explore with the epsilon at the end of training"""
     env_params: tuple[str, ...] = ()
     """fields of the environment's parameters to replace, as NAME=VALUE ...; others stay as in training evaluations"""
     seed: NonNegativeInt | None = None
-    """seed of the episodes; None: the episodes of the training's own evaluation at that step"""
+    """seed of the episodes; None: those of the run's own evaluation at that step"""
     gif: bool = False
     """record whole episodes as GIF (environments with pixels only)"""
     mp4: bool = False
@@ -71,7 +71,7 @@ class Args(PlayArgs):
     side_by_side: bool = False
     """show both twins in the videos, the partially observable one on the left"""
     against: PathName = ""
-    """run folder of an opponent, in games for two; empty: the game's script, or at random"""
+    """run folder of an opponent, in two-player games; empty: the game's own opponent, or a random one"""
 
     def check(self) -> None:
         if self.side_by_side and not (self.gif or self.mp4):

@@ -54,11 +54,11 @@ class Args(AnalysisArgs):
     runs: tuple[PathName, ...]
     """run folders, or patterns that match some: at least two agents, which may be seeds of one run"""
     by: str = ""
-    """argument of the runs that separates groups of agents; empty: all arguments that differ, except the seed"""
+    """argument by which agents are grouped; empty: all arguments that differ, except the seed"""
     step: NonNegativeInt | None = None
     """checkpoint to compare, 0 for the initial parameters; None: the initial parameters and every checkpoint"""
     matching: tuple[Literal["index", "hungarian"], ...] = ("index", "hungarian")
-    """which filters to compare: those with the same index, and/or those with the smallest sum of distances"""
+    """how to pair filters: by index, and/or so that the sum of the distances is smallest (hungarian)"""
     pairs: Literal["all", "same-seed"] = "all"
     """which agents to compare: all pairs, or those with the same seed, which began with the same filters"""
 
@@ -103,7 +103,7 @@ def filters_of(agent: Agent) -> dict[tuple[str, str], np.ndarray]:
     """
     args = agent.args
     if not (hasattr(args, "encoder") and shows_pixels(args)):
-        raise UserError(f"{agent.name} reads no pictures, so it has no filters")
+        raise UserError(f"{agent.name} reads no frames, so it has no filters: leave it out")
     colours, found = spaces_of(args.tasks[0])[0][-1], {}
     wanted = {layer.name: 0 if layer.reads else colours for layer in layers_of(args.encoder)}
     for path, leaf in jax.tree_util.tree_flatten_with_path(agent.params)[0]:
@@ -222,7 +222,7 @@ def snapshots_of(folders: list[Path], args: Args) -> list[Snapshot]:
     shapes = {str({key: x.shape for key, x in each.filters.items()}): each.agent.name for each in found}
     if len(shapes) > 1:
         one, other = list(shapes.values())[:2]
-        raise UserError(f"--runs: {one} and {other} have filters of different shapes, which cannot be compared")
+        raise UserError(f"--runs: {one} and {other} have filters of different shapes: use runs with the same --encoder")
     if len({(each.agent.folder, each.agent.args.seed) for each in found}) < 2:
         raise UserError("--runs: name at least two agents, which may be seeds of one run")
     return found

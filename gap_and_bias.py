@@ -116,7 +116,7 @@ def find_sources(patterns: tuple[str, ...]) -> list[Path]:
         paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
         found = [source for path in paths if (source := source_at(Path(path)))]
         if not found:
-            raise UserError(f"--runs {pattern}: no run folder there (one with an args.json), and no table")
+            raise UserError(f"--runs {pattern}: no run folder there; name folders that contain args.json, or tables")
         sources |= dict.fromkeys(path.resolve() for path in found)
     return list(sources)
 

@@ -80,9 +80,9 @@ class Args(TasksArgs):
     vtrace_lambda: UnitInterval = 0.95
     """lambda of V-trace: 1 is IMPALA's, lower values rely more on the value estimates"""
     rho_clip: NonNegative = 1.0
-    """largest importance weight of a step's own error, and of its policy gradient"""
+    """rho-bar of V-trace: largest importance weight of a step's TD error and of its policy gradient"""
     c_clip: NonNegative = 1.0
-    """largest importance weight with which later errors are passed back"""
+    """c-bar of V-trace: largest importance weight with which later TD errors are passed back"""
     ent_coef: NonNegative = 0.01
     """weight of the entropy bonus"""
     vf_coef: NonNegative = 0.5

@@ -1,4 +1,4 @@
-"""How far back does an agent need to look? Its return when it is given only the last k frames, next to where it looks.
+"""How far back does an agent need to look? Its return with only the last k frames, and how far its gradients reach.
 
 Run:   python last_frames.py --runs 'runs/MineSweeperEasy__*' --frames 1 2 4 8
 Page:  docs/last_frames.md
@@ -67,7 +67,7 @@ class Args(PlayArgs):
     episodes: Annotated[int, Range(1, 10_000)] = 64
     """episodes for each seed of a run, each twin and each number of frames"""
     traced: Annotated[int, Range(1, 10_000)] = 16
-    """how many of these episodes, from the first, to compute the gradient of; at most all"""
+    """number of these episodes, from the first on, whose gradients are computed; at most all"""
     seed: NonNegativeInt = 0
     """seed of the episodes"""
 
@@ -303,7 +303,9 @@ def load_with_memory(args: Args) -> list[Agent]:
     agents = load_all(args)
     for agent in agents:
         if getattr(agent.saved, "memory", "none") == "none":
-            raise UserError(f"--runs {agent.name}: this agent has no memory, so the last frame is all it knows")
+            raise UserError(
+                f"--runs {agent.name}: this agent only knows the last frame, as it has no memory: leave it out"
+            )
     return agents
 
 

@@ -81,11 +81,11 @@ class Args(PlayArgs):
     lag: tuple[int, ...] = (0,)
     """perturbation: steps from the blurred frame to the decision, one number or several"""
     stride: Annotated[int, Range(1, 256)] = 5
-    """perturbation: pixels between two places"""
+    """perturbation: pixels between the centres of neighbouring places"""
     mask_sigma: Width | None = None
-    """perturbation: width of a place in pixels; None: 5 per 80 pixels of the frame's side"""
+    """perturbation: standard deviation of a place's mask in pixels; None: 5 per 80 pixels of the frame's side"""
     blur_sigma: Width | None = None
-    """perturbation: width of the blur in pixels; None: 3 per 80 pixels of the frame's side"""
+    """perturbation: standard deviation of the blur in pixels; None: 3 per 80 pixels of the frame's side"""
 
     def check(self) -> None:
         last = self.steps - 1
@@ -603,7 +603,7 @@ def main(args: Args) -> Path:
         lines = [line for agents, trajectories in jobs for line in explain(agents, trajectories, args, out)]
     if lines:
         print("shares of the frames in the gradient of the last decision")
-        print(f"{'run':<56} {'on':<5} {'steps':>5} {'earlier':>9} {'four before':>11} {'itself':>9}", *lines, sep="\n")
+        print(f"{'run':<56} {'on':<5} {'steps':>5} {'earlier':>9} {'previous 4':>11} {'current':>9}", *lines, sep="\n")
     print(f"written to {out}")
     return out
 

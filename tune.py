@@ -5,9 +5,9 @@ Run:   python tune.py --script pqn_rnn --env-ids CartPoleEasy MineSweeperEasy --
        python tune.py --study runs/tune/STUDY --trials 50          continues an interrupted study, or extends it
 Page:  docs/tune.md
 
-A trial trains all seeds together in one environment after the other, each training in its own process. Its score is the
-greedy return, scaled so that the random policy has 0 and the best possible is 1, averaged over seeds and environments.
-Bad trials are pruned by their intermediate evaluations. A folder keeps `study.db` (SQLite), `trials.csv` and `runs/`.
+A trial trains all seeds together, in each environment in turn, each run in its own process. Its score is the greedy
+return, scaled so that the random policy has 0 and the best possible is 1 (unless the latter is unknown), averaged over
+seeds and environments. Bad trials are pruned early. A folder keeps `study.db` (SQLite), `trials.csv` and `runs/`.
 
 Nothing here imports JAX, not even through popgym_arcade: on a GPU this process would take memory from the runs.
 """
@@ -88,7 +88,7 @@ class Args:
     study: str = ""
     """folder of the study, a new one or one to continue; empty: runs/tune/SCRIPT-TIME"""
     trials: Whole = 20
-    """trials the study has at the end, including pruned ones"""
+    """total number of trials in the study, including pruned ones"""
     script: str = "pqn_rnn"
     """training script: the name of one next to tune.py, or the path of your own"""
     env_ids: tuple[str, ...] = ("CartPoleEasy",)
@@ -106,7 +106,7 @@ class Args:
     pruner: Annotated[str, tyro.conf.arg(metavar="{median,halving,none}")] = "median"
     """what stops trials: median (worse than half of the others so far), halving, or none"""
     startup_trials: Whole = 5
-    """trials at the beginning that are random and never pruned"""
+    """initial trials, which are random; nothing is pruned until this many are complete"""
     best_returns: tuple[str, ...] = ()
     """best possible returns of environments outside popgym_arcade, like CartPole-v1=500"""
 

@@ -179,9 +179,9 @@ def test_groups_of_different_scripts_are_named_by_arguments_that_both_have(runs,
 
 REFUSED = {
     "one": ("name at least two agents", {}),
-    "vectors": ("reads no pictures", {"env_id": "CartPole-v1", "num_seeds": 2}),
-    "two numbers": ("reads no pictures", {"env_id": "MountainCar-v0", "num_seeds": 2}),
-    "three numbers": ("reads no pictures", {"env_id": "MemoryChain-bsuite", "num_seeds": 2}),
+    "vectors": ("reads no frames", {"env_id": "CartPole-v1", "num_seeds": 2}),
+    "two numbers": ("reads no frames", {"env_id": "MountainCar-v0", "num_seeds": 2}),
+    "three numbers": ("reads no frames", {"env_id": "MemoryChain-bsuite", "num_seeds": 2}),
     "encoders": ("filters of different shapes", {"encoder": "paper"}),
     "by": ("--by elephant: use one of script, env_id, ", {"num_seeds": 2}),
     "seeds": ("no two of these agents have the same seed", {"num_seeds": 2}),

@@ -161,7 +161,7 @@ def test_tables_and_picture(folder, tmp_path, capsys):
 
 def test_a_script_without_memory_is_refused(folder):
     run = untrained("pqn_mlp", folder / "mlp")
-    with pytest.raises(UserError, match="this agent has no memory"):
+    with pytest.raises(UserError, match="this agent only knows the last frame"):
         last_frames.main(Args(runs=(str(run),)))
 
 

@@ -25,7 +25,7 @@ def find_runs(patterns: tuple[str, ...], holding: str = "args.json") -> list[Pat
         paths = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))
         found = [path for path in map(Path, paths) if (path / holding).is_file()]
         if not found:
-            raise UserError(f"--runs {pattern}: no run folder there (one with an {holding})")
+            raise UserError(f"--runs {pattern}: no run folder there; name folders that contain {holding}")
         folders |= dict.fromkeys(path.resolve() for path in found)
     for folder in folders:
         try:

@@ -26,7 +26,7 @@ TIME_BYTES = len("__20260101-000000-999")  # at the end of a run folder's name
 
 @dataclass(frozen=True)
 class RunArgs:
-    """The flags of every training script, which adds its algorithm's, `env_id`, `num_envs` and `update_size`."""
+    """The flags of every training script. A script adds its algorithm's, `env_id`, `num_envs`, and `update_size`."""
 
     ACTIONS: ClassVar[type] = spaces.Discrete  # the kind of actions a script's policy chooses
     FOR_TWO: ClassVar[bool] = False  # whether a script plays both seats of games for two
@@ -42,7 +42,7 @@ class RunArgs:
     total_timesteps: Count = 1_000_000
     """environment steps of each agent, rounded up to whole updates"""
     num_devices: NonNegativeInt = 0
-    """devices that share the environments, or the seeds if these divide evenly; 0: all available"""
+    """devices to use; they share the seeds if NUM_SEEDS is a multiple of their number, else the environments; 0: all"""
     distributed: bool = False
     """train on several hosts, found through the cluster's variables (SLURM) or through the next three flags"""
     coordinator_address: str = ""
@@ -171,7 +171,7 @@ class RunArgs:
         available, count = jax.device_count(), self.num_devices or jax.device_count()
         if not 0 <= self.num_devices <= available:
             raise UserError(f"--num-devices {self.num_devices}: use a number from 1 to {available}, or 0 for all")
-        groups = self.num_envs // group  # 0 if a minibatch has fewer than one player of each environment
+        groups = self.num_envs // group  # 0 if there are more minibatches than games, as in ppo_selfplay.py
         shared = count == 1 or (groups >= count and groups % count == 0)
         if not shared and self.num_seeds % count:
             envs = limits.nearest_multiples(self.num_envs, group * count)

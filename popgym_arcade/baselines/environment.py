@@ -135,7 +135,7 @@ def check_env(args: Any, env_id: str, env: Environment, actions: Any) -> None:
         kinds = f"{type(actions).__name__} actions: use one with {args.ACTIONS.__name__} actions"
         raise UserError(f"{env_id} has {kinds}")
     if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
-        raise UserError(f"{env_id} has actions without finite bounds, which the random policy needs")
+        raise UserError(f"{env_id} has unbounded actions, but the random policy needs finite bounds")
     if isinstance(env, TwoPlayerEnvironment) and not args.FOR_TWO:
         raise UserError(f"{env_id} is a game for two: use ppo_selfplay.py")
     if args.FOR_TWO and not has_two_seats(env):

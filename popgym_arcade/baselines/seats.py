@@ -27,7 +27,7 @@ class View:
 
 
 class OfPlayers:
-    """A dataclass with `players`, the Episode [P] of each. Evaluations read the agents' episodes alone."""
+    """A mixin for dataclasses with `players`, the Episode [P] of each; evaluations read the agents' episodes alone."""
 
     @property
     def episode(self) -> Any:

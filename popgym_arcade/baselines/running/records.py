@@ -140,7 +140,7 @@ class Records(Evaluations):
         """
         if not np.isfinite(returns).all():
             names = " ".join(self.args.task_names)
-            raise Diverged(f"{names}: a return of the {policy} policy is not finite, so the rewards are not")
+            raise Diverged(f"{names}: a return of the {policy} policy is not finite: check the environment's rewards")
         for seed, task in np.ndindex(returns.shape[:2]):
             self.evaluations.append(
                 self.row(step, seed, task, policy, returns[seed, task], lengths[seed, task], seconds)
