@@ -115,5 +115,5 @@ def test_actions_without_bounds_are_refused():
     """The random policy chooses uniformly between them."""
     env, _ = make_env(small("ppo_continuous_action"))
     endless = spaces.Box(-jnp.inf, jnp.inf, (2,))
-    with pytest.raises(UserError, match="--env-id Endless has actions without finite bounds"):
+    with pytest.raises(UserError, match="--env-id Endless has unbounded actions"):
         check_env(small("ppo_continuous_action"), "--env-id Endless", env, endless)
