@@ -433,14 +433,14 @@ def table(summary: list[dict]) -> str:
     """A line per group, strength and measure."""
     width = max(len(row["group"]) for row in summary)
     heads = (
-        f"{'kind':<12} {'strength':>8} {'measure':<16} {'at once':>9} {'1 later':>9} {'largest':>9} {'half-life':>9}"
+        f"{'kind':<12} {'strength':>8} {'measure':<16} {'at once':>9} {'1 later':>9} {'largest':>9} {'half-life':>11}"
     )
     lines = [f"{'':<{width}} {heads}"]
     for row in summary:
         later = "-" if row["one_step_later"] is None else f"{row['one_step_later']:.4f}"
-        life = "never" if row["half_life"] is None else row["half_life"]
+        life = "not reached" if row["half_life"] is None else row["half_life"]
         about = f"{row['group']:<{width}} {row['kind']:<12} {row['strength']:>8g} {row['measure']:<16}"
-        lines.append(f"{about} {row['at_once']:>9.4f} {later:>9} {row['largest']:>9.4f} {life:>9}")
+        lines.append(f"{about} {row['at_once']:>9.4f} {later:>9} {row['largest']:>9.4f} {life:>11}")
     return "\n".join(lines)
 
 

@@ -33,7 +33,7 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import Count, NonNegativeInt, PathName
 from popgym_arcade.baselines.running.evaluation import keys_at_step, make_evaluate, make_keys
 from popgym_arcade.baselines.running.files import write_csv
-from popgym_arcade.baselines.running.pictures import camera, save_gif
+from popgym_arcade.baselines.running.pictures import make_renderer, save_gif
 from popgym_arcade.baselines.scripts import script_of
 
 VIDEO_STEPS = 32  # of a video, between two checks of whether the episodes are over
@@ -177,7 +177,7 @@ def episode_rows_of(episodes: Episodes) -> list[dict]:
 
 def table(played: list[Episodes]) -> str:
     """A line per run and twin: mean and deviation over episodes; interval over seeds or, with one, over episodes."""
-    lines = [f"{'run':<56} {'on':<5} {'seeds':>5} {'episodes':>8} {'return':>16} {'95% interval':>18} {'length':>8}"]
+    lines = [f"{'run':<56} {'twin':<5} {'seeds':>5} {'episodes':>8} {'return':>16} {'95% interval':>18} {'length':>8}"]
     for episodes in played:
         means = episodes.returns.mean(axis=1)
         low, high = interval(means if means.size > 1 else episodes.returns[0])
@@ -201,11 +201,12 @@ def record_video(args: Args, agent: Agent, rival: Agent | None) -> list[np.ndarr
     rival = one_seed(rival, 0) if rival else None
     begin, act = actor_of(agent.args, rival and rival.args)
     params, policy = inputs_of(agent, rival, args.sample)
-    shoot = camera(agent.args, (True, False) if args.side_by_side else (getattr(agent.args, "partial_obs", False),))
+    twins = (True, False) if args.side_by_side else (getattr(agent.args, "partial_obs", False),)
+    render = make_renderer(agent.args, twins)
 
     def draw(*seen):
         """The first environments; games for two have two rows of what is seen."""
-        return shoot(*jax.tree.map(lambda x: x[: len(x) // agent.args.eval_episodes * videos], seen))
+        return render(*jax.tree.map(lambda x: x[: len(x) // agent.args.eval_episodes * videos], seen))
 
     def step(actor, _):
         actor, transition, info = act(params, actor, policy)
@@ -245,7 +246,7 @@ WRITERS = {"gif": save_gif, "mp4": save_mp4}
 def load_all(args: Args) -> tuple[list[Agent], Agent | None]:
     """Every agent on every twin asked for, with `--episodes`, and their rival, if any. Raises UserError for what one of
     them cannot do."""
-    agents = load_in_twins(args, for_two=True)
+    agents = load_in_twins(args, two_player=True)
     if args.side_by_side and not all(is_arcade(agent.args) for agent in agents):
         raise UserError("--side-by-side: one of these environments has no twins")
     if (args.gif or args.mp4) and not all(shows_pixels(agent.args) for agent in agents):

@@ -228,12 +228,12 @@ def snapshots_of(folders: list[Path], args: Args) -> list[Snapshot]:
     return found
 
 
-def lifetimes(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
+def histories_of(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
     """The snapshots of each agent, from the first to the last."""
     agents: dict[tuple, list[Snapshot]] = {}
     for each in snapshots:
         agents.setdefault((each.agent.folder, each.agent.args.seed), []).append(each)
-    return [sorted(life, key=lambda each: each.step) for life in agents.values()]
+    return [sorted(history, key=lambda each: each.step) for history in agents.values()]
 
 
 def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[tuple, Snapshot, Snapshot]]:
@@ -245,15 +245,15 @@ def pairs_of(one: list[Snapshot], other: list[Snapshot]) -> list[tuple[tuple, Sn
     return [*same[:-1], ((one[-1].step, "last"), one[-1], other[-1])]
 
 
-def chosen_pairs(lives: list[list[Snapshot]], pairs: str) -> list[tuple[list[Snapshot], list[Snapshot]]]:
+def chosen_pairs(histories: list[list[Snapshot]], pairs: str) -> list[tuple[list[Snapshot], list[Snapshot]]]:
     """All pairs of agents, or of agents with the same seed, ordered by the position of their groups in --runs.
 
     Raises:
         UserError: if no two agents have the same seed
     """
-    groups = list(dict.fromkeys(life[0].group for life in lives))
-    lives = sorted(lives, key=lambda life: groups.index(life[0].group))
-    found = list(itertools.combinations(lives, 2))
+    groups = list(dict.fromkeys(history[0].group for history in histories))
+    histories = sorted(histories, key=lambda history: groups.index(history[0].group))
+    found = list(itertools.combinations(histories, 2))
     if pairs == "same-seed":
         found = [(one, other) for one, other in found if one[0].agent.args.seed == other[0].agent.args.seed]
     if not found:
@@ -274,13 +274,13 @@ def compare(pairs: list[tuple[list[Snapshot], list[Snapshot]]], matchings: tuple
     return rows
 
 
-def changes(lives: list[list[Snapshot]]) -> list[dict]:
+def changes(histories: list[list[Snapshot]]) -> list[dict]:
     """The rows of `changes.csv`: how far each agent's filters have moved since its first snapshot."""
     rows = []
-    for life in lives:
-        for each in life if len(life) > 1 else []:
+    for history in histories:
+        for each in history if len(history) > 1 else []:
             about = {"group": each.group, "run": each.agent.name, "seed": each.agent.args.seed, "step": each.step}
-            rows += [about | row for row in distance_rows(life[0], each, ("index",))]
+            rows += [about | row for row in distance_rows(history[0], each, ("index",))]
     return rows
 
 
@@ -302,15 +302,15 @@ def over_groups(rows: list[dict]) -> list[dict]:
 # ---------------------------------------------------------------------------------------------------------- pictures
 
 
-def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
+def draw_filters(histories: list[list[Snapshot]], learned: bool) -> Figure:
     """First-layer filters of agents at their last step, or what they have `learned` since their first snapshot.
 
     Filters that match those of the first agent are in the same place.
     """
-    groups = list(dict.fromkeys(life[0].group for life in lives))
-    places = {id(life): sum(other[0].group == life[0].group for other in lives[:i]) for i, life in enumerate(lives)}
-    lives = sorted(lives, key=lambda life: (places[id(life)], groups.index(life[0].group)))  # one of each group first
-    shown = [(life, tower) for life in lives for tower in life[-1].towers][:MOST_TOWERS]
+    groups = list(dict.fromkeys(history[0].group for history in histories))
+    of_each = [[history for history in histories if history[0].group == group] for group in groups]
+    histories = filter(None, itertools.chain(*itertools.zip_longest(*of_each)))  # one of each group first
+    shown = [(history, tower) for history in histories for tower in history[-1].towers][:MOST_TOWERS]
     layers = layers_of(shown[0][0][-1].agent.args.encoder)[:1]
     one, name = shown[0][0][-1].of_tower(shown[0][1]), layers[0].name
     columns = min(len(shown), 4)
@@ -321,15 +321,15 @@ def draw_filters(lives: list[list[Snapshot]], learned: bool) -> Figure:
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in grid:
         axes.axis("off")
-    for axes, (life, tower) in zip(grid, shown, strict=False):
-        first, last = (each.of_tower(tower) for each in (life[0], life[-1]))
+    for axes, (history, tower) in zip(grid, shown, strict=False):
+        first, last = (each.of_tower(tower) for each in (history[0], history[-1]))
         order, _ = matched(one, last, layers, "hungarian")[name]
         axes.imshow(
             on_one_picture((last[name] - first[name] if learned else last[name])[order]), interpolation="nearest"
         )
-        args = life[-1].agent.args
-        about = f"{args.env_id}, seed {args.seed}, {tower}, step {life[-1].step}".replace(", ,", ",")
-        axes.set_title("\n".join([*wrapped(life[-1].group, 52), about]), fontsize=8)
+        args = history[-1].agent.args
+        about = f"{args.env_id}, seed {args.seed}, {tower}, step {history[-1].step}".replace(", ,", ",")
+        axes.set_title("\n".join([*wrapped(history[-1].group, 52), about]), fontsize=8)
     what = "filters, changes since the start" if learned else "filters"
     figure.suptitle(f"{name}: {len(one[name])} {what}, each on its own scale", fontsize=10)
     return figure
@@ -425,20 +425,20 @@ def table(summary: list[dict]) -> str:
 def main(args: Args) -> Path:
     """Compares, prints a table, writes the results and returns their folder."""
     args = args.checked()
-    lives = lifetimes(snapshots_of(find_runs(args.runs), args))
-    rows = compare(chosen_pairs(lives, args.pairs), args.matching)
-    summary, moved = over_groups(rows), changes(lives)
+    histories = histories_of(snapshots_of(find_runs(args.runs), args))
+    rows = compare(chosen_pairs(histories, args.pairs), args.matching)
+    summary, moved = over_groups(rows), changes(histories)
     with new_folder(args) as out:
         write_csv(out / "distances.csv", COLUMNS, rows)
         write_csv(out / "summary.csv", GROUP_COLUMNS, summary)
         write_csv(out / "changes.csv", CHANGE_COLUMNS, moved)
-        draw_filters(lives, learned=False).savefig(out / "filters.png", dpi=150)
+        draw_filters(histories, learned=False).savefig(out / "filters.png", dpi=150)
         for matching in args.matching:
             title = f"squared distance of a filter from the other agent's, matched by {matching}"
             over = "mean over filters and pairs; smallest and largest pair"
             draw_lines(pair_curves(summary, matching), title, over).savefig(out / f"distances_{matching}.png", dpi=150)
         if moved:
-            draw_filters(lives, learned=True).savefig(out / "learned.png", dpi=150)
+            draw_filters(histories, learned=True).savefig(out / "learned.png", dpi=150)
             title = "squared distance of a filter from where it began"
             over = "mean over filters and agents; smallest and largest agent"
             draw_lines(change_curves(moved), title, over).savefig(out / "changes.png", dpi=150)

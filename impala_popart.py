@@ -334,7 +334,7 @@ def vtrace(args: Args, rho: jax.Array, steps: "Transition", value: jax.Array, la
     return value + correction, clipped_rho * td_error(next_value + args.vtrace_lambda * next_correction)
 
 
-def adapted(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> PopArt:
+def updated_popart(popart: PopArt, target: jax.Array, task: jax.Array, beta: float) -> PopArt:
     """The statistics after a step towards mean m and variance v of target[T, B]; an absent task keeps its own.
 
     The step size is beta or, while that is larger, the one that makes them averages over all updates so far; the
@@ -363,7 +363,7 @@ def in_new_units(normalized: jax.Array, old: PopArt, new: PopArt) -> jax.Array:
     return normalized * jnp.broadcast_to(factor, normalized.shape) + jnp.broadcast_to(shift, normalized.shape)
 
 
-def preserved(head: dict, old: PopArt, new: PopArt) -> dict:
+def rescaled_head(head: dict, old: PopArt, new: PopArt) -> dict:
     """The value head, kernel [F, N] and bias [N], rescaled so that all values stay the same."""
     return {"kernel": head["kernel"] * (old.scale / new.scale)[None], "bias": in_new_units(head["bias"], old, new)}
 
@@ -379,7 +379,7 @@ def impala_loss(args: Args, output: Output, popart: PopArt, batch: "Transition",
     log_prob = distribution.log_prob(batch.action)
     rho = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
     target, advantage = vtrace(args, rho, batch, values[:-1], values[-1])
-    new = adapted(popart, target, task, args.popart_beta) if args.value_normalization == "popart" else popart
+    new = updated_popart(popart, target, task, args.popart_beta) if args.value_normalization == "popart" else popart
     mean, scale = new.mean[task][None], new.scale[task][None]  # [1, B]
     policy_loss = -(advantage / scale * log_prob).mean()
     normalized = of_task(in_new_units(output.normalized, popart, new), task)[:-1]
@@ -583,7 +583,7 @@ def make_train(args: Args):
             weights, popart = params["params"], params["popart"]["statistics"]
             grads, (metrics, new) = jax.grad(loss, has_aux=True)(weights, params, carry, *batch, batch_task)
             # the rescaled head is trained, so rescale its gradient too
-            weights = weights | {"value": preserved(weights["value"], popart, new)}
+            weights = weights | {"value": rescaled_head(weights["value"], popart, new)}
             rescaled = lambda x: x * jnp.broadcast_to(new.scale / popart.scale, x.shape)
             grads = grads | {"value": jax.tree.map(rescaled, grads["value"])}
             updates, opt_state = optimizer.update(grads, opt_state)

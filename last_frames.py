@@ -94,7 +94,7 @@ class Window:
 
 
 @struct.dataclass
-class Watched:
+class WindowedActor:
     """A script's actor and what it has seen in the last steps."""
 
     actor: Any
@@ -117,21 +117,21 @@ def with_last_frames(script: ModuleType, args: Any, frames: int) -> tuple[Callab
     def inputs_of(actor: Any) -> tuple[jax.Array, tuple]:
         return actor.obs, tuple(getattr(actor, name) for name in names)
 
-    def begin_watched(key: jax.Array, num_envs: int) -> Watched:
+    def begin_windowed(key: jax.Array, num_envs: int) -> WindowedActor:
         actor = begin(key, num_envs)
         empty = lambda x: jnp.zeros((frames - 1, *x.shape), x.dtype)
-        return Watched(actor, Window(*jax.tree.map(empty, inputs_of(actor))))
+        return WindowedActor(actor, Window(*jax.tree.map(empty, inputs_of(actor))))
 
-    def act_watched(params, watched: Watched, policy) -> tuple[Watched, Any, dict]:
-        actor, window = watched.actor, watched.window
+    def act_windowed(params, windowed: WindowedActor, policy) -> tuple[WindowedActor, Any, dict]:
+        actor, window = windowed.actor, windowed.window
         after = window.after(*inputs_of(actor))
         carry = script.initial_carry(network, len(actor.start))
         if frames > 1:
             carry, _ = script.forward(network, params, carry, window.obs, *window.others)
         actor, transition, info = act(params, actor.replace(carry=carry), policy)
-        return Watched(actor, after), transition, info
+        return WindowedActor(actor, after), transition, info
 
-    return begin_watched, act_watched
+    return begin_windowed, act_windowed
 
 
 @functools.lru_cache
@@ -149,7 +149,7 @@ def returns_of(agent: Agent, frames: int | None, seed: int, policy: str = "greed
     return np.asarray(program(agent.params, jax.random.key(seed), agent.script.POLICIES[policy]), float)
 
 
-def on_last(frames: int | None, deltas: list[np.ndarray]) -> np.ndarray:
+def mass_on_last(frames: int | None, deltas: list[np.ndarray]) -> np.ndarray:
     """The mass of each recall density on the last `frames` frames (None: all)."""
     return np.array([delta[-frames:].sum() if frames else delta.sum() for delta in deltas])
 
@@ -182,7 +182,7 @@ def measure(agent: Agent, args: Args) -> Measured:
         agent=agent,
         random_returns=returns_of(agent, None, args.seed, "random"),
         returns={name: returns_of(agent, frames, args.seed) for name, frames in given.items()},
-        looked_at={name: on_last(frames, deltas) for name, frames in given.items()},
+        looked_at={name: mass_on_last(frames, deltas) for name, frames in given.items()},
     )
 
 

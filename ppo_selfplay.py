@@ -48,7 +48,7 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 
 @dataclass(frozen=True)
 class Args(ArcadeArgs):
-    FOR_TWO: ClassVar = True
+    TWO_PLAYER: ClassVar = True
     env_id: str = "popgym_arcade.environments.pong:PongEasy"
     """game for two, as MODULE:CLASS, or LIBRARY/ID of another library; discrete actions"""
     learning_rate: UnitInterval = 5e-4

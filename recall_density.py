@@ -31,7 +31,12 @@ from popgym_arcade.baselines.running.files import write_csv
 
 THIRDS = {"first": (0.0, 0.33), "middle": (0.33, 0.66), "last": (0.66, 1.0)}  # of an episode, as in the paper
 MASSES = (*THIRDS, "last_frame")
-PARTS = {"last_frame": "#3b528b", "last": "#8da0cb", "middle": "#fb8861", "first": "#b5367a"}  # colours of the bars
+PARTS = {  # of a bar: labels and colours
+    "last_frame": ("last frame", "#3b528b"),
+    "last": ("rest of the last third", "#8da0cb"),
+    "middle": ("middle third", "#fb8861"),
+    "first": ("first third", "#b5367a"),
+}
 COLUMNS = (
     *GROUP,
     *("agents", "episodes", "episodes_left_out", "length_mean"),
@@ -169,11 +174,10 @@ def draw(rows: list[dict], densities: list[list[dict]]) -> Figure:
 def draw_parts(axes: Any, rows: list[dict]) -> None:
     """A bar of length 1 for each group, divided into the three parts of the episode and its last frame."""
     left = np.zeros(len(rows))
-    for part, colour in PARTS.items():
+    for part, (label, colour) in PARTS.items():
         shares = np.array([row[part] for row in rows])
         shares -= np.array([row["last_frame"] for row in rows]) if part == "last" else 0
-        words = "last frame" if part == "last_frame" else f"{part} third" + (", others" if part == "last" else "")
-        axes.barh(range(len(rows)), shares, 0.6, left=left, color=colour, label=words)
+        axes.barh(range(len(rows)), shares, 0.6, left=left, color=colour, label=label)
         left += shares
     axes.set_yticks(range(len(rows)), [in_panel(row).replace(", ", ",\n", 1) for row in rows], fontsize=9)
     axes.invert_yaxis()

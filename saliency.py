@@ -297,12 +297,12 @@ def map_pictures(found: GradientSaliency) -> np.ndarray:
     return found.maps if found.maps.ndim > 3 else np.stack([on_grid(maps) for maps in found.maps])
 
 
-def spread(steps: int, columns: int) -> list[int]:
+def evenly_spaced(steps: int, columns: int) -> list[int]:
     """At most `columns` of `steps` steps, evenly spread from the first to the last."""
     return sorted({round(t) for t in np.linspace(0, steps - 1, min(columns, steps))})
 
 
-def telling(shares: np.ndarray, columns: int) -> list[int]:
+def most_relevant_steps(shares: np.ndarray, columns: int) -> list[int]:
     """At most `columns` steps of the shares [T]: half of them the last ones, the others those with the most before."""
     last = min(-(-columns // 2), len(shares))
     before = np.argsort(-shares[: len(shares) - last], kind="stable")[: columns - last]
@@ -326,7 +326,7 @@ def draw_maps(found: list[GradientSaliency], columns: int, last_only: bool) -> F
     """Frames above maps, columns t, for some n or only the last; one twin above the other, one colour bar for all."""
     shown = []
     for each in found:
-        steps = telling(each.shares[-1], columns) if last_only else spread(len(each.obs), columns)
+        steps = most_relevant_steps(each.shares[-1], columns) if last_only else evenly_spaced(len(each.obs), columns)
         shown.append((each, map_pictures(each), steps))
     norm = colour_scale([maps[np.ix_(steps[-1:] if last_only else steps, steps)] for _, maps, steps in shown])
     rows = [(each, maps, steps, n) for each, maps, steps in shown for n in [None, *steps[-1 if last_only else 0 :]]]
@@ -387,7 +387,7 @@ def draw_video(found: list[GradientSaliency], columns: int) -> list[Image.Image]
             top, norm = row * (side + head), colour_scale([maps[n, : n + 1]])
             draw.text((2, top + 2), f"{each.agent.twin} step {n}".replace("single ", ""), "black", font)
             image.paste(enlarged(pictures[n], side), (0, top + head))
-            for column, t in enumerate(telling(each.shares[n, : n + 1], columns), 1):
+            for column, t in enumerate(most_relevant_steps(each.shares[n, : n + 1], columns), 1):
                 left = column * (side + 6)
                 draw.text((left + 2, top + 2), f"step {t}: {each.shares[n, t]:.0%}", "black", font)
                 over = laid_over(pictures[t], np.asarray(norm(maps[n, t])))
@@ -603,7 +603,7 @@ def main(args: Args) -> Path:
         lines = [line for agents, trajectories in jobs for line in explain(agents, trajectories, args, out)]
     if lines:
         print("shares of the frames in the gradient of the last decision")
-        print(f"{'run':<56} {'on':<5} {'steps':>5} {'earlier':>9} {'previous 4':>11} {'current':>9}", *lines, sep="\n")
+        print(f"{'run':<56} {'twin':<5} {'steps':>5} {'earlier':>9} {'previous 4':>11} {'last':>9}", *lines, sep="\n")
     print(f"written to {out}")
     return out
 

@@ -47,10 +47,10 @@ except ImportError:  # it comes with an extra, and --help needs none
 
 ROOT = Path(__file__).resolve().parent
 SCRIPTS = "pqn_mlp pqn_rnn ppo_mlp ppo_rnn ppo_continuous_action ppo_selfplay dqn_mlp dqn_rnn impala_popart".split()
-OURS = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # not for a search
+RESERVED = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from_run", "target_return"}  # not tuned
 COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
-ALIKE = 3  # trials in a row that fail in the same way end the search
+MAX_ALIKE = 3  # trials in a row that fail in the same way end the search
 POLL_SECONDS = 0.5  # between two checks of a training
 POINTS = 1000  # Optuna's steps for the training in one environment, whatever its length and number of evaluations
 ASK = (ROOT / "popgym_arcade/baselines/running/ask.py").read_text("utf-8")  # a program that asks about a script
@@ -201,10 +201,10 @@ def check_flags(args: Args) -> None:
         spelt = text.partition("=")[0]
         name = spelt.lstrip("-").replace("-", "_")
         name = name if name in kinds else name.removeprefix("no_")
-        if name in OURS:
+        if name in RESERVED:
             raise UserError(f"{spelt} after --: {'give it before --' if name in own else 'leave it out'}")
         if name not in kinds:
-            known = {f"--{other.replace('_', '-')}" for other in set(kinds) - OURS}
+            known = {f"--{other.replace('_', '-')}" for other in set(kinds) - RESERVED}
             close = did_you_mean(spelt, known)
             raise UserError(f"{spelt} after --: {script_path(args.script).name} has no such flag{close}")
 
@@ -215,8 +215,8 @@ def distributions(args: Args) -> dict:
     for item in args.search:
         name, _, text = item.partition("=")
         name = name.replace("-", "_")
-        if name not in kinds or name in OURS:
-            file, close = script_path(args.script).name, did_you_mean(name, set(kinds) - OURS)
+        if name not in kinds or name in RESERVED:
+            file, close = script_path(args.script).name, did_you_mean(name, set(kinds) - RESERVED)
             raise UserError(f"--search {item!r}: {file} has no {name} to search{close}")
         kind = kinds[name]
         try:
@@ -554,9 +554,9 @@ def search(args: Args, study, folder: Path) -> None:
     spreads, failed = distributions(args), []
     while len(counted(study)) < args.trials:
         how = finish_trial(args, study, study.ask(spreads), folder)
-        failed = [*failed, how][-ALIKE:]
-        if how not in ("", f"exit {REFUSED}") and failed == [how] * ALIKE:
-            raise UserError(f"{ALIKE} trials in a row failed alike ({how}): {folder / 'trials.csv'} says why")
+        failed = [*failed, how][-MAX_ALIKE:]
+        if how not in ("", f"exit {REFUSED}") and failed == [how] * MAX_ALIKE:
+            raise UserError(f"{MAX_ALIKE} trials in a row failed alike ({how}): {folder / 'trials.csv'} says why")
 
 
 def main(args: Args) -> dict:

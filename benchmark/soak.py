@@ -241,7 +241,7 @@ class Bench:
         return {"step": step, "rows": rows, "arrays": arrays}
 
     def last_arrays(self, run: Path) -> tuple[int, dict]:
-        """The step of a run's last sound checkpoint, and its arrays by name."""
+        """The step of a run's last intact checkpoint, and its arrays by name."""
         args, step = read_args(run, self.module.Args), find_checkpoint(run)
         init, _ = self.module.make_train(args)
         return step, named_arrays(restore(run, step, abstract_state(args, init, make_keys(args)[0])))
@@ -467,7 +467,7 @@ def all_damaged(bench: Bench) -> Outcome:
         flip(max(files_of(run, checkpoint.name), key=lambda path: path.stat().st_size))
     before, training = fingerprint(run), bench.resume(run)
     code, last = training.end(), training.err.splitlines()[-1]
-    survived = code == 2 and "no sound checkpoint" in last and fingerprint(run) == before
+    survived = code == 2 and "no intact checkpoint" in last and fingerprint(run) == before
     return Outcome("all checkpoints damaged", survived, training.seen())
 
 

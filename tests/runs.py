@@ -74,7 +74,7 @@ def saved_steps(run):
 
 
 def restored(run, step=None):
-    """The last sound checkpoint of a run: its step and its state."""
+    """The last intact checkpoint of a run: its step and its state."""
     script = load_script(run)
     args = read_args(run, script.Args)
     step = find_checkpoint(run, step)
@@ -82,7 +82,7 @@ def restored(run, step=None):
 
 
 def loaded_params(run):
-    """The parameters of the last sound checkpoint."""
+    """The parameters of the last intact checkpoint."""
     return restored(run)[1].params
 
 

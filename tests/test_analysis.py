@@ -292,9 +292,9 @@ def test_a_run_that_does_not_fit_its_script_is_refused(run, tmp_path):
     refused("--env-id 'Chess' is unknown", out, **with_args(env_id="Chess"))
     for strange in ({"hidden_size": "abc"}, {"num_envs": None}, {"env_params": [1]}):
         refused("its arguments do not fit pqn_mlp.py: ", out, **with_args(**strange))
-    refused("no sound checkpoint of step 3", out, **changed(), step=3)
+    refused("no intact checkpoint of step 3", out, **changed(), step=3)
     shutil.rmtree(copied / "checkpoints")
-    refused("no sound checkpoint", out, **changed())
+    refused("no intact checkpoint", out, **changed())
 
 
 def test_another_environment_has_to_fit(run, tmp_path):
@@ -309,7 +309,7 @@ def test_another_environment_has_to_fit(run, tmp_path):
 @pytest.mark.parametrize("name", PLAYERS)
 def test_every_script_that_plays_passes_on_checkpoint_environment_and_twin(name, run):
     module = importlib.import_module(name)
-    cases = {"no sound checkpoint of step 3": {"step": 3}, "--twin mdp: CartPole-v1 has no twins": {"twin": "mdp"}}
+    cases = {"no intact checkpoint of step 3": {"step": 3}, "--twin mdp: CartPole-v1 has no twins": {"twin": "mdp"}}
     for words, changes in (cases | {"observations of shape": {"env_id": "Acrobot-v1"}}).items():
         with pytest.raises(UserError, match=words):
             module.load_all(module.Args(runs=(str(run),), **changes))

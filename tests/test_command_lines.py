@@ -30,7 +30,7 @@ from popgym_arcade.analysis.runs import find_runs
 from popgym_arcade.baselines.devices import hosts
 from popgym_arcade.baselines.errors import Diverged, UserError
 from popgym_arcade.baselines.limits import OneOf, flag, limits_of, plain
-from popgym_arcade.baselines.networks.memory import MEMORIES, MinGRU, check_size, objection
+from popgym_arcade.baselines.networks.memory import MEMORIES, MinGRU, check_size, size_error
 from popgym_arcade.baselines.running import run as running
 from popgym_arcade.baselines.running.checkpoints import save_checkpoint
 from popgym_arcade.baselines.running.flags import read_flags
@@ -204,7 +204,7 @@ def test_a_run_that_is_not_at_a_utf8_path_is_refused(unfinished, tmp_path, monke
 
 
 def test_processes_pass_on_paths_that_are_not_utf8():
-    assert hosts.first_says(BAD) == BAD
+    assert hosts.from_first(BAD) == BAD
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "é" * 120, "a\nb", "\udcff", "a/b"])
@@ -245,7 +245,7 @@ def test_a_size_the_memory_cannot_have_is_refused_with_sizes_it_can(name, tmp_pa
 
 
 def test_every_other_memory_can_have_an_odd_size():
-    assert [name for name, cell in MEMORIES.items() if objection(cell, 15)] == ["Attention-RoPE"]
+    assert [name for name, cell in MEMORIES.items() if size_error(cell, 15)] == ["Attention-RoPE"]
 
 
 def test_a_memory_that_works_at_no_size_raises_its_own_error():
@@ -262,7 +262,7 @@ def test_a_memory_that_works_at_no_size_raises_its_own_error():
 
 def test_a_finished_run_says_so_and_compiles_nothing(finished, monkeypatch):
     before = contents(finished)
-    monkeypatch.setattr(running, "waited", lambda *_: pytest.fail("something is compiled"))
+    monkeypatch.setattr(running, "run_in_worker", lambda *_: pytest.fail("something is compiled"))
     done = called(ROOT / "pqn_mlp.py", "--resume", finished)
     assert done.returncode == 0 and not done.stderr
     assert done.stdout == f"{finished}: the training ended at step 256, there is nothing left to do\n"

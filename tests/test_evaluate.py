@@ -40,7 +40,7 @@ def test_reloading_gives_the_return_that_training_reported(folder, tmp_path, nam
             assert row["run"] == run.name and row["script"] == name
             for column in want.keys() & row.keys() - {"wall_seconds"}:
                 assert row[column] == want[column], column
-    with pytest.raises(UserError, match="no sound checkpoint of step 100"):
+    with pytest.raises(UserError, match="no intact checkpoint of step 100"):
         evaluate.main(Args(runs=(str(run),), step=100))
 
 

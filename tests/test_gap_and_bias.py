@@ -225,7 +225,7 @@ def test_tables_of_evaluate_count_before_the_runs_own(tmp_path):
 
 
 def damaged(folder):
-    """A folder of each kind of bad input, next to sound runs in `runs`."""
+    """A folder of each kind of bad input, next to intact runs in `runs`."""
     hand_made(folder / "runs")
     twice = write_run(folder / "twice", "pqn_rnn", "GRU", "NavigatorEasy", "mdp", [0.5], time="20260102-000000")
     write_run(folder / "vectors", "pqn_rnn", "GRU", "CartPole-v1", "single", [1.0])

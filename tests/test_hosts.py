@@ -49,7 +49,7 @@ class Training:
             time.sleep(0.05)
 
     def last_line(self, i, seconds=20):
-        """The last line of a process that was ended because of another; its witness says it after a second."""
+        """The last line of a process that was ended because of another; its watchdog says it after a second."""
         until = time.monotonic() + seconds
         while "was lost" not in self.said(i).splitlines()[-1] and time.monotonic() < until:
             time.sleep(0.05)
@@ -150,29 +150,29 @@ def test_without_a_cluster_it_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# -------------------------------------------------------------------------------------------------------- the witnesses
+# -------------------------------------------------------------------------------------------------------- the watchdogs
 
 
 WORKER = """
 import os, subprocess, sys
 line = [sys.executable, "-I", {path!r}, *sys.argv[1:]]
-witness = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-for line in iter(witness.stdout.readline, b""):
+watchdog = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+for line in iter(watchdog.stdout.readline, b""):
     print(line.decode().strip(), flush=True)
     if line == b"ready\\n":
         break
 for line in sys.stdin:
-    witness.stdin.write(line.encode())
-    witness.stdin.flush()
+    watchdog.stdin.write(line.encode())
+    watchdog.stdin.flush()
     print("told", flush=True)
     if line == "done\\n":
-        witness.wait()
+        watchdog.wait()
         break
 """
 
 
 class Worker:
-    """A process with a witness, which passes on what it is told."""
+    """A process with a watchdog, which passes on what it is told."""
 
     def __init__(self, *args):
         line = [sys.executable, "-c", WORKER.format(path=hosts.__file__), *map(str, args)]
@@ -188,7 +188,7 @@ class Worker:
         assert self.heard() == "told"
 
     def last_words(self):
-        """All of its standard error and its witness's, when both have ended."""
+        """All of its standard error and its watchdog's, when both have ended."""
         text = self.process.stderr.read()
         self.process.wait(30)
         return text
@@ -206,7 +206,7 @@ def workers():
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_witnesses_end_the_others_and_say_who_was_lost(workers, lost):
+def test_watchdogs_end_the_others_and_say_who_was_lost(workers, lost):
     for worker in workers:
         worker.tell("note resume with x")
     workers[lost].process.kill()
@@ -216,7 +216,7 @@ def test_witnesses_end_the_others_and_say_who_was_lost(workers, lost):
         assert worker.process.returncode == -signal.SIGKILL
 
 
-def test_witnesses_of_processes_that_leave_say_nothing(workers):
+def test_watchdogs_of_processes_that_leave_say_nothing(workers):
     for worker in (workers[1], workers[0], workers[2]):
         worker.tell("done")
     assert [worker.last_words() for worker in workers] == [""] * 3
@@ -242,4 +242,4 @@ def test_without_join_nothing_happens():
     hosts.leave()
     hosts.abandon(5)
     hosts.wait_for_all("x")
-    assert hosts.agreed(3) == 3 and hosts.first_says("ä") == "ä"
+    assert hosts.largest(3) == 3 and hosts.from_first("ä") == "ä"

@@ -204,8 +204,8 @@ def test_popart_equals_rlax():
     params = {"w": head["kernel"], "b": head["bias"]}
     for i in range(50):
         target = random_targets(i, high=2)
-        new = impala_popart.adapted(popart, target, task, beta)
-        head, popart = impala_popart.preserved(head, popart, new), new
+        new = impala_popart.updated_popart(popart, target, task, beta)
+        head, popart = impala_popart.rescaled_head(head, popart, new), new
         indices = jnp.broadcast_to(task, target.shape)
         step_size = max(beta, 1 / (i + 1)) * TASKS / target.size
         moved = rlax.art(theirs, target, indices, step_size, 1e-4, 1e6)
@@ -232,8 +232,8 @@ def test_outputs_are_preserved_over_a_thousand_updates(x64):
 
         @jax.jit
         def advance(head, popart, target):
-            new = impala_popart.adapted(popart, target, task, 3e-4)
-            return impala_popart.preserved(head, popart, new), new
+            new = impala_popart.updated_popart(popart, target, task, 3e-4)
+            return impala_popart.rescaled_head(head, popart, new), new
 
         first, scales = say(), []
         for i in range(1000):
@@ -249,7 +249,7 @@ def test_a_large_mean_does_not_hide_the_deviation():
     popart, task = impala_popart.fresh_popart(TASKS), jnp.zeros(ENVS, jnp.int32)
     for _ in range(400):
         target = jnp.asarray(1e4 + rng.normal(size=(STEPS, ENVS)), jnp.float32)
-        popart = impala_popart.adapted(popart, target, task, 0.1)
+        popart = impala_popart.updated_popart(popart, target, task, 0.1)
     assert float(popart.mean[0]) == pytest.approx(1e4, abs=0.5)
     assert float(popart.scale[0]) == pytest.approx(1, abs=0.2)
 
@@ -260,22 +260,22 @@ def test_the_statistics_begin_as_averages_over_all_updates():
     targets = [1e-3 * rng.normal(size=(STEPS, ENVS)) + 3e-3 for _ in range(200)]
     popart = impala_popart.fresh_popart(1)
     for target in targets:
-        popart = impala_popart.adapted(popart, jnp.asarray(target, jnp.float32), task, 3e-4)
+        popart = impala_popart.updated_popart(popart, jnp.asarray(target, jnp.float32), task, 3e-4)
     assert float(popart.mean[0]) == pytest.approx(np.mean(targets), rel=1e-3)
     assert float(popart.variance[0]) == pytest.approx(np.var(targets), rel=1e-3)
     settled = popart.replace(updates=jnp.array([10_000]))
-    moved = impala_popart.adapted(settled, jnp.ones((STEPS, ENVS)), task, 3e-4)
+    moved = impala_popart.updated_popart(settled, jnp.ones((STEPS, ENVS)), task, 3e-4)
     assert float(moved.mean[0] - popart.mean[0]) == pytest.approx(3e-4 * (1 - float(popart.mean[0])), rel=1e-2)
 
 
 def test_an_absent_task_keeps_its_statistics_and_its_values():
     task = jnp.array([0, 2, 2, 0, 0, 2])
     old = PopArt(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]), jnp.array([7, 8, 9]))
-    new = impala_popart.adapted(old, random_targets(0), task, 0.1)
+    new = impala_popart.updated_popart(old, random_targets(0), task, 0.1)
     assert new.mean[1] == 2 and new.variance[1] == 5 and new.updates.tolist() == [8, 8, 10]
     assert (np.asarray(new.mean)[[0, 2]] != [1, 3]).all() and (np.asarray(new.variance)[[0, 2]] != [4, 6]).all()
     head = {"kernel": jnp.ones((5, TASKS)), "bias": jnp.ones(TASKS)}
-    kept = impala_popart.preserved(head, old, new)
+    kept = impala_popart.rescaled_head(head, old, new)
     assert (np.asarray(kept["kernel"])[:, 1] == 1).all() and kept["bias"][1] == 1
 
 
@@ -300,7 +300,7 @@ def test_the_loss_equals_a_loop():
     taken = np.take_along_axis(log_prob[:-1], np.asarray(steps.action)[..., None], axis=-1)[..., 0]
     rho = np.exp(taken - np.asarray(steps.log_prob, float))
     want_target, advantage = impala_popart.vtrace(args, jnp.asarray(rho, jnp.float32), steps, value[:-1], value[-1])
-    assert_equal(new, impala_popart.adapted(popart, want_target, task, 3e-4), atol=1e-4)
+    assert_equal(new, impala_popart.updated_popart(popart, want_target, task, 3e-4), atol=1e-4)
     assert (new.scale != popart.scale).all()
     sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "rho_clipped"), 0.0)
     for t, e in np.ndindex(STEPS, ENVS):
@@ -332,7 +332,7 @@ def test_the_gradient_is_that_of_the_rescaled_head():
         return impala_popart.impala_loss(args, output, popart, steps, task)
 
     (before, (_, new)), grads = jax.value_and_grad(loss, has_aux=True)(head, old, "popart")
-    rescaled = impala_popart.preserved(head, old, new)
+    rescaled = impala_popart.rescaled_head(head, old, new)
     (after, _), wanted = jax.value_and_grad(loss, has_aux=True)(rescaled, new, "none")
     assert float(before) == pytest.approx(float(after), rel=1e-4)
     grads = jax.tree.map(lambda x: x * new.scale / old.scale, grads)

@@ -189,7 +189,7 @@ def test_the_picture_has_a_row_for_each_environment_and_twin():
         assert len(curves.lines) == 3  # two groups and the density of a gradient that is the same everywhere
     legends = figure.legends[0], figure.axes[1].get_legend()
     parts, groups = ([text.get_text() for text in legend.get_texts()] for legend in legends)
-    assert parts == ["last frame", "last third, others", "middle third", "first third"]
+    assert parts == ["last frame", "rest of the last third", "middle third", "first third"]
     assert groups == ["pqn_rnn, GRU", "pqn_rnn, LRU"]
 
 

@@ -188,9 +188,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(two_checkpoints, caps
 def test_without_a_sound_checkpoint_nothing_is_resumed(two_checkpoints):
     for metadata in two_checkpoints.rglob("default/_METADATA"):
         damage(metadata, "altered")
-    with pytest.raises(UserError, match="no sound checkpoint"):
+    with pytest.raises(UserError, match="no intact checkpoint"):
         resumed(two_checkpoints)
-    with pytest.raises(UserError, match="no sound checkpoint of step 3"):
+    with pytest.raises(UserError, match="no intact checkpoint of step 3"):
         find_checkpoint(two_checkpoints, 3)
 
 
@@ -198,7 +198,7 @@ def test_a_folder_without_a_checkpoint_is_left_as_it_was(tmp_path):
     folder = make_run_folder(small("pqn_mlp", run_dir=str(tmp_path)))
     process = command("--resume", folder)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 2 and "no sound checkpoint" in err and err.count("\n") == 1
+    assert process.returncode == 2 and "no intact checkpoint" in err and err.count("\n") == 1
     assert sorted(path.name for path in folder.iterdir()) == ["args.json", "pqn_mlp.py"]
 
 

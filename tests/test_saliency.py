@@ -429,10 +429,21 @@ def test_the_page_is_self_contained(folder, tmp_path):
 
 def test_the_steps_shown_include_both_ends():
     shares = np.array([0.1, 0, 0.2, 0, 0.3, 0, 0, 0.4])
-    assert saliency.telling(shares, 4) == [2, 4, 6, 7] and saliency.telling(shares, 5) == [2, 4, 5, 6, 7]
-    assert saliency.telling(shares[:1], 6) == [0] and saliency.telling(shares[:4], 8) == [0, 1, 2, 3]
-    assert saliency.spread(40, 4) == [0, 13, 26, 39] and saliency.spread(3, 8) == [0, 1, 2]
-    assert saliency.spread(1, 8) == [0]
+    assert saliency.most_relevant_steps(shares, 4) == [2, 4, 6, 7] and saliency.most_relevant_steps(shares, 5) == [
+        2,
+        4,
+        5,
+        6,
+        7,
+    ]
+    assert saliency.most_relevant_steps(shares[:1], 6) == [0] and saliency.most_relevant_steps(shares[:4], 8) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert saliency.evenly_spaced(40, 4) == [0, 13, 26, 39] and saliency.evenly_spaced(3, 8) == [0, 1, 2]
+    assert saliency.evenly_spaced(1, 8) == [0]
 
 
 def test_twins_is_another_name_of_the_flag_twin():

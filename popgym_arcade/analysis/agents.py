@@ -52,27 +52,27 @@ def twin_name(args: Any) -> str:
     return "pomdp" if args.partial_obs else "mdp"
 
 
-def load_agents(patterns: tuple[str, ...], step: int | None = None, for_two: bool = False) -> list[Agent]:
+def load_agents(patterns: tuple[str, ...], step: int | None = None, two_player: bool = False) -> list[Agent]:
     """The agents of all runs that match the patterns, one for each task; a name that is taken gets a number."""
     agents: dict[str, Agent] = {}
     for folder in find_runs(patterns):
-        for agent in each_task(load_agent(folder, step, for_two)):
+        for agent in each_task(load_agent(folder, step, two_player)):
             names = (agent.name if i == 1 else f"{agent.name}-{i}" for i in itertools.count(1))
             name = next(name for name in names if name not in agents)
             agents[name] = dataclasses.replace(agent, name=name)
     return list(agents.values())
 
 
-def load_agent(folder: str | Path, step: int | None = None, for_two: bool = False) -> Agent:
-    """The agent of a run folder, from its last sound checkpoint or the one of `step`.
+def load_agent(folder: str | Path, step: int | None = None, two_player: bool = False) -> Agent:
+    """The agent of a run folder, from its last intact checkpoint or the one of `step`.
 
     Raises:
         UserError: if this is not a run folder, its script cannot be loaded, or its parameters do not fit the script;
-            unless `for_two`, if it plays both seats of games for two
+            unless `two_player`, if it plays both seats of games for two
     """
     folder = Path(folder)
     script = load_script(folder)
-    if script.Args.FOR_TWO and not for_two:
+    if script.Args.TWO_PLAYER and not two_player:
         raise UserError(f"{folder} plays both seats of a game for two: only evaluate.py and popgym-arcade-play read it")
     try:
         args = dataclasses.replace(read_args(folder, script.Args), num_devices=1)  # this machine may have only one

@@ -62,7 +62,7 @@ def load_rival(folder: str, agents: list[Agent]) -> Agent:
         UserError: if one of them plays another game, one that is not for two, or one with other observations, or if
             their seeds cannot be paired
     """
-    rival = load_agent(folder, for_two=True)
+    rival = load_agent(folder, two_player=True)
     if not has_two_seats(make_env(rival.args)[0]):
         raise UserError(f"--against {folder}: {rival.args.env_id} is not a game for two")
     for agent in agents:
@@ -97,7 +97,7 @@ class Player:
         self, params: Any, side: Side, prev_action: jax.Array, start: jax.Array
     ) -> tuple[Any, jax.Array, jax.Array]:
         """The next carry, the most valued actions [P], and the log-probabilities [P, A] to sample from."""
-        obs = side.obs if self.args.FOR_TWO else side.obs.seen
+        obs = side.obs if self.args.TWO_PLAYER else side.obs.seen
         inputs = seats.in_time((obs, prev_action, start))
         carry, output = self.script.forward(self.network, params, side.carry, *inputs)
         if hasattr(output, "logits"):

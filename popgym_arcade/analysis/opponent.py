@@ -16,7 +16,7 @@ from popgym_arcade.environments.two_player import SEATS, has_two_seats
 
 def load_opponent(folder: str) -> Agent:
     """The agent of a run's first seed. Raises UserError unless it plays an arcade game for two."""
-    agent = one_seed(load_agent(folder, for_two=True), 0)
+    agent = one_seed(load_agent(folder, two_player=True), 0)
     env = make_env(agent.args)[0]
     if not (isinstance(env, ArcadeEnvironment) and has_two_seats(env)):
         raise UserError(f"{folder}: {agent.args.env_id} is not an arcade game for two")

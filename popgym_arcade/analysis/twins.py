@@ -9,10 +9,10 @@ from popgym_arcade.baselines.environment import is_arcade, spaces_of
 from popgym_arcade.baselines.errors import UserError
 
 
-def load_in_twins(args: PlayArgs, for_two: bool = False) -> list[Agent]:
+def load_in_twins(args: PlayArgs, two_player: bool = False) -> list[Agent]:
     """The agents of `--runs`, each on every twin asked for. Raises UserError for the first that cannot play there, and
-    unless `for_two` for one that plays both seats of a game."""
-    agents = load_agents(args.runs, args.step, for_two)
+    unless `two_player` for one that plays both seats of a game."""
+    agents = load_agents(args.runs, args.step, two_player)
     return [twin for agent in agents for twin in in_twins(agent, args.twin, args.env_id)]
 
 

@@ -29,7 +29,7 @@ class RunArgs:
     """The flags of every training script. A script adds its algorithm's, `env_id`, `num_envs`, and `update_size`."""
 
     ACTIONS: ClassVar[type] = spaces.Discrete  # the kind of actions a script's policy chooses
-    FOR_TWO: ClassVar[bool] = False  # whether a script plays both seats of games for two
+    TWO_PLAYER: ClassVar[bool] = False  # whether a script plays both seats of games for two
 
     env_params: tuple[str, ...] = ()
     """fields of the environment's parameters to replace, as NAME=VALUE ..."""
@@ -96,9 +96,9 @@ class RunArgs:
         return -(-self.total_timesteps // self.update_size)
 
     @property
-    def grid(self) -> int:
-        """Steps between two points of the curves. Evaluations and checkpoints fall on this grid, so a stop between two
-        points does not shift them."""
+    def log_interval(self) -> int:
+        """Steps between two points of the curves. Evaluations and checkpoints are at multiples of it, so a stop in
+        between does not shift them."""
         return -(-self.log_every // self.update_size) * self.update_size
 
     @property
@@ -220,9 +220,9 @@ class RunArgs:
         if self.save_every and not 0 < self.checkpoint_every <= self.save_every:
             kept = f"--save-every {self.save_every} keeps some of the checkpoints"
             raise UserError(f"{kept}: use a --checkpoint-every from 1 to {self.save_every}, or --save-every 0")
-        if self.save_every and self.grid > self.save_every:
-            apart = f"checkpoints are {self.grid} steps apart because of --log-every"
-            raise UserError(f"--save-every {self.save_every}: {apart}, use {self.grid} or more, or 0")
+        if self.save_every and self.log_interval > self.save_every:
+            apart = f"checkpoints are {self.log_interval} steps apart because of --log-every"
+            raise UserError(f"--save-every {self.save_every}: {apart}, use {self.log_interval} or more, or 0")
 
 
 @dataclass(frozen=True)

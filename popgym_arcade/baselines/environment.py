@@ -136,9 +136,9 @@ def check_env(args: Any, env_id: str, env: Environment, actions: Any) -> None:
         raise UserError(f"{env_id} has {kinds}")
     if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
         raise UserError(f"{env_id} has unbounded actions, but the random policy needs finite bounds")
-    if isinstance(env, TwoPlayerEnvironment) and not args.FOR_TWO:
+    if isinstance(env, TwoPlayerEnvironment) and not args.TWO_PLAYER:
         raise UserError(f"{env_id} is a game for two: use ppo_selfplay.py")
-    if args.FOR_TWO and not has_two_seats(env):
+    if args.TWO_PLAYER and not has_two_seats(env):
         raise UserError(f"{env_id} is not a game for two")
     if runs_on_host(env) and args.num_seeds > 1:
         raise UserError(f"{env_id} runs outside JAX, where seeds cannot train together: use --num-seeds 1")

@@ -46,11 +46,11 @@ class AtariParams(EnvParams):
     clip_reward: bool = struct.field(default=True, **STATIC)
 
 
-FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # the emulator cannot start them with one player
+TWO_PLAYER = {"combat", "joust", "maze_craze", "warlords"}  # the emulator cannot start them with one player
 ROMS = {
     f"{''.join(word.capitalize() for word in rom.split('_'))}-v5": rom
     for rom in roms.get_all_rom_ids()
-    if rom not in FOR_TWO
+    if rom not in TWO_PLAYER
 }
 
 

@@ -1,8 +1,8 @@
 """The processes of a training on several hosts: they find each other, agree, and end together when one is lost.
 
 JAX's own service also ends the others, but only after a while, with a stack trace, and without naming the lost process.
-So every process here has a witness, a small process of its own that outlives it. The witnesses are connected. When a
-process ends without `leave`, or its host vanishes, every witness ends its own process and names the lost one in the
+So every process here has a watchdog, a small process of its own that outlives it. The watchdogs are connected. When a
+process ends without `leave`, or its host vanishes, every watchdog ends its own process and names the lost one in the
 last line of standard error.
 """
 
@@ -23,7 +23,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a lost 
 DONE, FAIL = b"done\n", b"fail\n"
 SECOND = 1.0  # within which all reports of one event arrive
 
-_witness: subprocess.Popen | None = None
+_watchdog: subprocess.Popen | None = None
 
 
 # --------------------------------------------------------------------------------------------------------- the process
@@ -43,7 +43,7 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
         ValueError: if arguments are missing and the environment does not have them
         RuntimeError: if the others do not appear, or JAX is already in use
     """
-    global _witness
+    global _watchdog
     import jax
     from jax.experimental import multihost_utils
     from jax.extend.backend import clear_backends
@@ -58,33 +58,33 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
     start = lambda *where: subprocess.Popen([*line, *where], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     where = b""
     if me == 0:
-        _witness = start()
-        port = _witness.stdout.readline().strip()
+        _watchdog = start()
+        port = _watchdog.stdout.readline().strip()
         where = (coordinator_address.rpartition(":")[0] or socket.gethostname()).encode() + b" " + port
     where = _from_first(where).decode()
     if me > 0:
-        _witness = start(*where.split())
-    if _witness.stdout.readline() != b"ready\n":
-        raise RuntimeError(f"the witness of process {me} cannot connect to that of process 0, {where}")
+        _watchdog = start(*where.split())
+    if _watchdog.stdout.readline() != b"ready\n":
+        raise RuntimeError(f"the watchdog of process {me} cannot connect to that of process 0, {where}")
     atexit.register(abandon, 1)  # before JAX's own exit handler, which would wait for the others after an error
-    multihost_utils.sync_global_devices("witnesses are ready")
+    multihost_utils.sync_global_devices("watchdogs are ready")
 
 
 def note(text: str) -> None:
-    """A line for the witness to print after naming the lost process; only the last counts. No effect without `join`."""
-    if _witness:
-        _witness.stdin.write(b"note " + os.fsencode(text) + b"\n")
-        _witness.stdin.flush()
+    """A line for the watchdog to print after it names the lost process; the last one counts. Ignored without `join`."""
+    if _watchdog:
+        _watchdog.stdin.write(b"note " + os.fsencode(text) + b"\n")
+        _watchdog.stdin.flush()
 
 
 def leave() -> None:
     """Says that this process ends as planned. All processes call it. No effect without `join`, or a second time."""
-    global _witness
-    if _witness:
-        _witness.stdin.write(DONE)
-        _witness.stdin.close()
-        _witness.wait()
-        _witness = None
+    global _watchdog
+    if _watchdog:
+        _watchdog.stdin.write(DONE)
+        _watchdog.stdin.close()
+        _watchdog.wait()
+        _watchdog = None
 
 
 def abandon(code: int) -> None:
@@ -92,15 +92,15 @@ def abandon(code: int) -> None:
 
     For an error that only this process has encountered and reported.
     """
-    if _witness:
-        _witness.stdin.write(FAIL)
-        _witness.stdin.flush()
+    if _watchdog:
+        _watchdog.stdin.write(FAIL)
+        _watchdog.stdin.flush()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
-def agreed(number: int) -> int:
+def largest(number: int) -> int:
     """The largest number that a process passes; all of them must call it. A single process gets its own."""
     import jax
     import numpy as np
@@ -111,7 +111,7 @@ def agreed(number: int) -> int:
     return int(multihost_utils.process_allgather(np.int32(number)).max())
 
 
-def first_says(text: str) -> str:
+def from_first(text: str) -> str:
     """The text that process 0 passes, at most 4,096 bytes; all processes must call it."""
     return os.fsdecode(_from_first(os.fsencode(text)))
 
@@ -137,11 +137,11 @@ def wait_for_all(what: str) -> None:
         multihost_utils.sync_global_devices(what)
 
 
-# --------------------------------------------------------------------------------------------------------- the witness
+# --------------------------------------------------------------------------------------------------------- the watchdog
 
 
-def witness(me: int, count: int, host: str = "", port: str = "0") -> None:
-    """The main function of the witness of process `me`, which is its parent and holds its standard input and output."""
+def watchdog(me: int, count: int, host: str = "", port: str = "0") -> None:
+    """The main function of the watchdog of process `me`, its parent, which holds its standard input and output."""
     worker = os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # its process handles them, and then leaves
         signal.signal(number, signal.SIG_IGN)
@@ -162,7 +162,7 @@ def witness(me: int, count: int, host: str = "", port: str = "0") -> None:
 
 
 def accept_others(count: int) -> dict[socket.socket, int]:
-    """The connections of process 0's witness, with the process at the other end of each."""
+    """The connections of process 0's watchdog, with the process at the other end of each."""
     found = {}
     with socket.create_server(("", 0)) as server:
         print(server.getsockname()[1], flush=True)
@@ -175,7 +175,7 @@ def accept_others(count: int) -> dict[socket.socket, int]:
 
 
 def connect_to_first(me: int, host: str, port: int) -> dict[socket.socket, int]:
-    """The only connection of any other process's witness."""
+    """The only connection of any other process's watchdog."""
     peer = socket.create_connection((host, port), CONNECT_SECONDS)
     peer.settimeout(None)
     keep_alive(peer)
@@ -191,14 +191,14 @@ def keep_alive(peer: socket.socket) -> None:
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class Loss(NamedTuple):
+class Exit(NamedTuple):
     """The end of a process: seconds since 1970, and whether it has said why."""
 
     when: float
     told: bool
 
 
-def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], str]:
+def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Exit], str]:
     """Waits until its own process leaves, or until a second after a loss. Returns the losses and the last note."""
     news, text, begun_lines, until = {}, "", {}, None
 
@@ -208,7 +208,7 @@ def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], st
                 with contextlib.suppress(OSError):
                     peer.sendall(line)
 
-    def hear(process: int, loss: Loss, source) -> None:
+    def hear(process: int, loss: Exit, source) -> None:
         if process not in news:
             news[process] = loss
             tell(f"lost {process} {loss.when} {int(loss.told)}\n".encode(), but=source)
@@ -227,10 +227,10 @@ def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], st
                     if word == "note":
                         text = rest
                     elif word == "fail":
-                        hear(me, Loss(time.time(), True), source)
+                        hear(me, Exit(time.time(), True), source)
                     elif word == "lost":
                         process, when, told = rest.split()
-                        hear(int(process), Loss(float(when), told == "1"), source)
+                        hear(int(process), Exit(float(when), told == "1"), source)
                     elif word == "done" and source == 0:
                         tell(DONE)
                         return {}, text
@@ -238,11 +238,11 @@ def watch(me: int, peers: dict[socket.socket, int]) -> tuple[dict[int, Loss], st
                         selector.unregister(source)
                 if not data and b"done" not in lines:
                     selector.unregister(source)
-                    hear(me if source == 0 else peers[source], Loss(time.time(), False), source)
+                    hear(me if source == 0 else peers[source], Exit(time.time(), False), source)
                 if news and until is None:
                     until = time.time() + SECOND
     return news, text
 
 
 if __name__ == "__main__":
-    witness(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    watchdog(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

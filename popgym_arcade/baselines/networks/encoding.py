@@ -25,7 +25,7 @@ PIECES = 8  # into which `in_pieces` splits a batch
 
 
 def merge(x: jax.Array, side: int) -> jax.Array:
-    """[N, h, w, c] -> [N, h / side, w / side, side * side * c]: neighbours become channels of one cell."""
+    """[N, h, w, c] -> [N, h / side, w / side, side * side * c]: space to depth, block by block."""
     n, h, w, c = x.shape
     x = x.reshape(n, h // side, side, w // side, side, c).transpose(0, 1, 3, 2, 4, 5)
     return x.reshape(n, h // side, w // side, side * side * c)

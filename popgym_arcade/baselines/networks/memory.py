@@ -106,7 +106,7 @@ def memory_skeleton(*config):
 
 
 @functools.lru_cache
-def objection(cell: Callable, hidden_size: int) -> Exception | None:
+def size_error(cell: Callable, hidden_size: int) -> Exception | None:
     """The error that building or reading a memory of this width raises, None if it works; computes nothing."""
     memory = Memory(cell, 1, hidden_size, 1, num_layers=1, window=2)
 
@@ -126,13 +126,13 @@ def check_size(name: str, cell: Callable, hidden_size: int) -> None:
 
     A cell that works at no width is broken, and raises its own error.
     """
-    error = objection(cell, hidden_size)
+    error = size_error(cell, hidden_size)
     if error is None:
         return
     steps = (2, 4, 8, 16, 32, 64)
     below = sorted({hidden_size // step * step for step in steps} - {0, hidden_size}, reverse=True)
     above = sorted({hidden_size // step * step + step for step in steps})
-    possible = (next((size for size in sizes if not objection(cell, size)), None) for sizes in (below, above))
+    possible = (next((size for size in sizes if not size_error(cell, size)), None) for sizes in (below, above))
     use = " or ".join(str(size) for size in possible if size)
     if not use:
         raise error

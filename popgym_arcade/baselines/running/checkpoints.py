@@ -32,15 +32,15 @@ OTHER_GENERATOR = "drew its random numbers with JAX's generator"
 class FirstOfEach(PreservationPolicy):
     """Keeps the first checkpoint at or after each multiple of `every` steps.
 
-    Only checkpoints on the grid count: otherwise, one left by a stop between two points could replace the regular one.
+    Only those at multiples of `interval` count: otherwise, one left by a stop in between could replace the regular one.
     """
 
     every: int
-    grid: int
+    interval: int
 
     def should_preserve(self, checkpoints, *, context):
         steps = [checkpoint.step for checkpoint in checkpoints]  # ascending
-        parts = [0 if step % self.grid else step // self.every for step in steps]
+        parts = [0 if step % self.interval else step // self.every for step in steps]
         return [part > 0 and part not in parts[:i] for i, part in enumerate(parts)]
 
 
@@ -49,7 +49,7 @@ def manager(folder: str | Path, args: Any = None) -> ocp.CheckpointManager:
     and all but the last three and those of `--save-every`."""
     keep = [LatestN(3)]
     if args is not None and args.save_every:
-        keep.append(FirstOfEach(args.save_every, args.grid))
+        keep.append(FirstOfEach(args.save_every, args.log_interval))
     options = ocp.CheckpointManagerOptions(
         preservation_policy=AnyPreservationPolicy(keep),
         enable_async_checkpointing=False,
@@ -96,7 +96,7 @@ def file_digests(checkpoint: Path) -> dict[str, str]:
     return {str(path.relative_to(checkpoint)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def is_sound(checkpoint: Path) -> bool:
+def is_intact(checkpoint: Path) -> bool:
     """Whether a checkpoint is complete and unaltered."""
     try:
         return json.loads((checkpoint / "sha256.json").read_text()) == file_digests(checkpoint)
@@ -105,20 +105,20 @@ def is_sound(checkpoint: Path) -> bool:
 
 
 def find_checkpoint(folder: str | Path, step: int | None = None) -> int:
-    """The step of a run's last sound checkpoint, or `step` if that one is sound. Raises UserError without one."""
+    """The step of a run's last intact checkpoint, or `step` if that one is intact. Raises UserError without one."""
     checkpoints = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit()]
     for checkpoint in sorted(checkpoints, key=lambda path: int(path.name), reverse=True):
         if step not in (None, int(checkpoint.name)):
             continue
-        if is_sound(checkpoint):
+        if is_intact(checkpoint):
             return int(checkpoint.name)
         print(f"checkpoint {checkpoint} is incomplete or damaged: skipping it", file=sys.stderr)
-    raise UserError(f"{folder} has no sound checkpoint" + ("" if step is None else f" of step {step}"))
+    raise UserError(f"{folder} has no intact checkpoint" + ("" if step is None else f" of step {step}"))
 
 
 def saved_steps(folder: str | Path) -> list[int]:
-    """The steps of a run's sound checkpoints, in order."""
-    checkpoints = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit() and is_sound(path)]
+    """The steps of a run's intact checkpoints, in order."""
+    checkpoints = [path for path in Path(folder, "checkpoints").glob("*") if path.name.isdigit() and is_intact(path)]
     return sorted(int(path.name) for path in checkpoints)
 
 

@@ -93,8 +93,9 @@ def read_args(folder: str | Path, args_class: type[RunArgs]) -> RunArgs:
 def check_same(args: RunArgs, saved: RunArgs) -> None:
     """Raises UserError for arguments that cannot change when a run is resumed."""
     saved = dataclasses.replace(saved, exp_name=saved.exp_name or script_name(saved))
-    # --save-every keeps checkpoints that lie on the grid of --log-every: on another grid, it would remove them
-    may_differ = set(MAY_DIFFER) - ({"log_every"} if args.grid != saved.grid and args.save_every else set())
+    # --save-every keeps checkpoints at multiples of the log interval: with another interval, it would remove them
+    shifted = args.save_every and args.log_interval != saved.log_interval
+    may_differ = set(MAY_DIFFER) - ({"log_every"} if shifted else set())
     names = [field.name for field in dataclasses.fields(args) if field.name not in may_differ]
     differing = [name for name in names if getattr(args, name) != getattr(saved, name)]
     if differing:

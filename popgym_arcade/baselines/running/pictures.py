@@ -69,26 +69,26 @@ def record_episode(args: Any, begin: Callable, act: Callable, greedy: Any, param
 
     uint8 [height, width or 2 width, 3] each. `params` and `key` are those of one seed.
     """
-    cameras = [camera(task, (True, False) if args.partial_obs else (False,)) for task in args.tasks]
-    count = len(cameras)
+    renderers = [make_renderer(task, (True, False) if args.partial_obs else (False,)) for task in args.tasks]
+    count = len(renderers)
 
-    def shots(states, obs) -> list[jax.Array]:
+    def frames_of(states, obs) -> list[jax.Array]:
         each = [obs[n : n + 1] for n in range(count)] if count > 1 else [obs]
         states = states if count > 1 else (states,)
-        return [shoot(state, seen)[0] for shoot, state, seen in zip(cameras, states, each, strict=True)]
+        return [render(state, seen)[0] for render, state, seen in zip(renderers, states, each, strict=True)]
 
     @jax.jit
     def advance(actor):
         actor, transition, info = act(params, actor, greedy)
         infos = info.get("tasks", (info,))
         last = [
-            shoot(info.get("final_state"), info["final_observation"])[0]
-            for shoot, info in zip(cameras, infos, strict=True)
+            render(info.get("final_state"), info["final_observation"])[0]
+            for render, info in zip(renderers, infos, strict=True)
         ]
         return actor, transition.episode.over, last
 
     actor, over = begin(key, 1), np.zeros(count, bool)
-    videos = [[np.asarray(frame)] for frame in shots(actor.env_state, actor.obs)]
+    videos = [[np.asarray(frame)] for frame in frames_of(actor.env_state, actor.obs)]
     while not over.all() and max(map(len, videos)) < MAX_FRAMES:
         actor, ended, frames = advance(actor)
         for n in np.flatnonzero(~over):
@@ -97,14 +97,14 @@ def record_episode(args: Any, begin: Callable, act: Callable, greedy: Any, param
     return videos
 
 
-def camera(args: Any, partials: tuple[bool, ...]) -> Callable:
-    """shoot(states, obs) -> uint8 [E, height, width, 3]: the frames of E environments.
+def make_renderer(args: Any, partials: tuple[bool, ...]) -> Callable:
+    """render(states, obs) -> uint8 [E, height, width, 3]: the frames of E environments.
 
     Of popgym_arcade's games, the twins in `partials` are drawn side by side from the states. Of other environments,
     the frame is the observation. Of games for two, it is what the agent sees next to what its opponent would see on the
     same twin, and if a second twin is asked for and the first hides something, the full frame.
     """
-    if args.FOR_TWO:
+    if args.TWO_PLAYER:
         hides = len(partials) > 1 and args.partial_obs
         full = make_env(dataclasses.replace(args, partial_obs=False))[0].get_obs if hides else None
         return lambda states, obs: in_rgb(seats.side_by_side(obs.seen, full and jax.vmap(full)(states)))

@@ -24,7 +24,7 @@ from popgym_arcade.baselines.running.files import whole_file, write_csv
 from popgym_arcade.baselines.running.folder import one_line_for_disk_errors, title_of
 from popgym_arcade.baselines.running.programs import compiler_options
 from popgym_arcade.baselines.running.records import say
-from popgym_arcade.baselines.running.signals import stop_signals, waited
+from popgym_arcade.baselines.running.signals import run_in_worker, stop_signals
 from popgym_arcade.baselines.seats import Rivals, in_time, opponents, results
 
 MOST = 10  # networks that are rated
@@ -91,7 +91,7 @@ def round_robin(match: Callable, networks: list, go_on: Callable) -> np.ndarray:
     outcomes = np.zeros((len(networks), len(networks), 3), int)
     for a, b in itertools.combinations(range(len(networks)), 2):
         key = jax.random.key(len(networks) * a + b)
-        outcomes[b, a] = results(np.asarray(waited(match, networks[b], networks[a], key)))
+        outcomes[b, a] = results(np.asarray(run_in_worker(match, networks[b], networks[a], key)))
         outcomes[a, b] = outcomes[b, a, ::-1]
         go_on()
     return outcomes
@@ -155,7 +155,8 @@ def summary(rows: list[dict], game_rows: list[dict]) -> str:
     before, after = (np.mean([row["elo"] for row in rows if row["step"] == step]) for step in (first, last))
     games = [row for row in game_rows if (row["step"], row["opponent_step"]) == (last, first)]
     won, played = (sum(row[name] for row in games) for name in ("wins", "games"))
-    return f"Elo rating     {before:.0f} at step {first}, {after:.0f} at step {last}, which won {won} of {played} games"
+    against = f"the last won {won} of {played} games against the first"
+    return f"Elo rating     {before:.0f} at step {first}, {after:.0f} at step {last}; {against}"
 
 
 def draw(rows: list[dict], folder: Path) -> None:

@@ -28,7 +28,7 @@ from popgym_arcade.baselines.running.files import write_csv
 from popgym_arcade.baselines.running.folder import video_paths
 from popgym_arcade.baselines.running.mirror import Mirror
 
-BEST_RETURN = 1.0  # of every popgym_arcade game, see docs/environments.md
+MAX_RETURN = 1.0  # of every popgym_arcade game, see docs/environments.md
 
 
 class Evaluations:
@@ -173,7 +173,7 @@ class Records(Evaluations):
         _, random = self.task_returns("random")
         changed = self.args.in_evaluation().env_params  # they may change the best possible return
         if {*self.args.env_ids} <= {*popgym_arcade.REGISTERED_ENVIRONMENTS} and random.size and not changed:
-            self.scalar("eval/normalized_return", ((means - random[0]) / (BEST_RETURN - random[0])).mean(axis=1), step)
+            self.scalar("eval/normalized_return", ((means - random[0]) / (MAX_RETURN - random[0])).mean(axis=1), step)
 
     def flush(self) -> None:
         """Waits until all points are written, and saves how far the mirror is."""

@@ -37,7 +37,7 @@ from popgym_arcade.baselines.running.metrics import check_finite
 from popgym_arcade.baselines.running.pictures import draw_curve, save_videos
 from popgym_arcade.baselines.running.programs import abstract_state, compile_evaluate, compile_train_chunk, jit_init
 from popgym_arcade.baselines.running.records import Evaluations, Records, progress_bar, say
-from popgym_arcade.baselines.running.signals import heard, stop_signals, waited
+from popgym_arcade.baselines.running.signals import run_in_worker, stop_signal, stop_signals
 from popgym_arcade.baselines.scripts import script_of
 
 CHUNK_SECONDS = 5  # a signal is handled within this time
@@ -85,7 +85,7 @@ class Run:
         init = jax.jit(init)  # traced once for both uses
         template = abstract_state(args, init, everywhere(args, train_keys))
         self.unsaved = unsaved_fields(args, template)
-        fresh = lambda keys=train_keys: waited(jit_init(args, init, template), everywhere(args, keys))
+        fresh = lambda keys=train_keys: run_in_worker(jit_init(args, init, template), everywhere(args, keys))
         state = self.resumed(template, fresh, (*optional, *self.unsaved)) if args.resume else self.started(fresh)
         if self.records.mirror:  # finished last, so that an upload that fails or hangs loses nothing
             self.contexts.push(self.records.mirror.finish)
@@ -95,10 +95,10 @@ class Run:
         say(f"{self.folder}: step {self.step} of {args.total_timesteps}; {episodes}compiling ...")
         began = time.perf_counter()
         with removed_on_failure(None if args.resume else self.folder), self.records.closed_on_failure():
-            train_chunk = waited(compile_train_chunk, args, train_chunk, state)
+            train_chunk = run_in_worker(compile_train_chunk, args, train_chunk, state)
             evaluate = make_evaluate(args, self.begin_actor, self.act)
             inputs = state.params, everywhere(args, self.eval_keys), self.policies["greedy"]
-            self.play = waited(compile_evaluate, args, evaluate, *inputs)
+            self.play = run_in_worker(compile_evaluate, args, evaluate, *inputs)
         self.compile_seconds = time.perf_counter() - began
         self.records.scalar("charts/compile_seconds", self.compile_seconds, self.step)
         self.contexts.enter_context(contextlib.closing(self.records))
@@ -107,7 +107,7 @@ class Run:
 
     def started(self, fresh: Callable) -> Any:
         """A new run folder and a fresh state."""
-        self.folder = Path(hosts.first_says(str(make_run_folder(self.args)) if jax.process_index() == 0 else ""))
+        self.folder = Path(hosts.from_first(str(make_run_folder(self.args)) if jax.process_index() == 0 else ""))
         with removed_on_failure(self.folder):
             self.records = Records(self.folder, self.args)
             with self.records.closed_on_failure():
@@ -121,7 +121,7 @@ class Run:
             raise Finished
 
     def resumed(self, template: Any, fresh: Callable, optional: tuple[str, ...]) -> Any:
-        """The state of the last sound checkpoint."""
+        """The state of the last intact checkpoint."""
         self.step = self.saved_at = find_checkpoint(self.folder)
         saved = saved_fields(self.folder, self.step)
         self.restarted = tuple(name for name in optional if name not in saved)
@@ -138,7 +138,8 @@ class Run:
 
     def goes_on(self) -> bool:
         """Whether to continue: False at the end, at the target return, and after a signal to stop."""
-        return self.step < self.args.total_timesteps and not heard(self.received) and not self.records.reached_target()
+        over = self.step >= self.args.total_timesteps
+        return not (over or stop_signal(self.received) or self.records.reached_target())
 
     def train(self, train_chunk: Callable, state: Any) -> tuple[Any, dict]:
         """Updates up to the next point of the curves, or to a signal: the state and the sums over these updates.
@@ -147,17 +148,16 @@ class Run:
             Diverged: if one of the sums became NaN or infinite
         """
         args = self.args
-        self.before = self.step - self.step % args.grid
-        self.goal = min(self.before + args.grid, args.total_timesteps)
+        self.before = self.step - self.step % args.log_interval
+        self.goal = min(self.before + args.log_interval, args.total_timesteps)
         sums, self.chunk_steps, self.chunk_seconds = None, 0, 0.0
-        while self.step < self.goal and (sums is None or not heard(self.received)):
+        while self.step < self.goal and (sums is None or not stop_signal(self.received)):
             left = (self.goal - self.step) // args.update_size
-            updates = hosts.agreed(min(left, max(1, int(CHUNK_SECONDS * self.pace()))))
+            updates = hosts.largest(min(left, max(1, int(CHUNK_SECONDS * self.pace()))))
             began = time.perf_counter()
-            state, new = waited(train_chunk, state, np.int32(updates))
+            state, new = run_in_worker(train_chunk, state, np.int32(updates))
             self.chunk_seconds += time.perf_counter() - began
-            new = jax.device_get(new)
-            sums = new if sums is None else jax.tree.map(np.add, sums, new)
+            sums = jax.device_get(new if sums is None else jax.tree.map(np.add, sums, new))
             self.chunk_steps += updates * args.update_size
             self.step += updates * args.update_size
         self.train_seconds += self.chunk_seconds
@@ -184,22 +184,22 @@ class Run:
         self.bar.update(step - self.bar.n)
         if self.bar.disable:
             left = (args.total_timesteps - step) * args.num_seeds / speed
-            say(f"step {step}  SPS {speed:.0f}  return {told}  left {left:.0f} s")
+            say(f"step {step}  SPS {speed:.0f}  return {told}  {left:.0f} s left")
 
     def is_due(self, cadence: int) -> bool:
         """Whether a multiple of the cadence has just been reached or passed; never for a cadence of 0.
 
-        Only on the grid: a stop elsewhere does not shift evaluations and checkpoints.
+        Only at the log interval: a stop in between does not shift evaluations and checkpoints.
         """
         return cadence > 0 and self.step == self.goal and self.step // cadence > self.before // cadence
 
     def evaluate(self, params: Any, policy: str) -> None:
         """Plays complete episodes of a policy, one of POLICIES. Skipped if done at this step, and when stopping."""
-        if heard(self.received) or self.step in self.records.returns(policy)[0]:
+        if stop_signal(self.received) or self.step in self.records.returns(policy)[0]:
             return
         keys = everywhere(self.args, keys_at_step(self.args, self.eval_keys, self.step))
         began = time.perf_counter()
-        found = waited(self.play, params, keys, self.policies[policy])
+        found = run_in_worker(self.play, params, keys, self.policies[policy])
         seconds = time.perf_counter() - began
         shape = self.args.num_seeds, -1, len(self.args.task_names)  # environment e plays task e % N
         returns, lengths = (np.asarray(x, float).reshape(shape).swapaxes(1, 2) for x in (found.returns, found.lengths))
@@ -222,7 +222,7 @@ class Run:
         self.bar.close()
         self.save(state)
         self.records.close()
-        stopped = heard(self.received)
+        stopped = stop_signal(self.received)
         if not stopped:
             self.draw(state.params)
         hosts.leave()
@@ -247,4 +247,4 @@ class Run:
         if capture:
             key = keys_at_step(self.args, self.eval_keys, self.step + 1)
             program = self.begin_actor, self.act, self.policies["greedy"]
-            waited(save_videos, self.args, self.folder, program, params, key)
+            run_in_worker(save_videos, self.args, self.folder, program, params, key)

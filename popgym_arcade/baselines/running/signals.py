@@ -36,11 +36,11 @@ def stop_signals(after: str = "this chunk") -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def heard(received: list[int]) -> int:
+def stop_signal(received: list[int]) -> int:
     """The signal that reached this process or another one of the training; 0 if none did."""
-    return hosts.agreed(received[0] if received else 0)
+    return hosts.largest(received[0] if received else 0)
 
 
-def waited(function: Callable, *args: Any) -> Any:
+def run_in_worker(function: Callable, *args: Any) -> Any:
     """`function(*args)`, run in another thread: Python handles no signals while the main thread is inside XLA."""
     return _WORKER.submit(lambda: jax.block_until_ready(function(*args))).result()
