@@ -56,7 +56,7 @@ READ = {"run", "script", "memory", "global_step", "seed", "env_id", "partial_obs
 class Args(AnalysisArgs):
     runs: tuple[PathName, ...]
     """run folders, tables of evaluate.py or benchmark/report.py, or patterns that match some"""
-    no_memory: str = "none"
+    baseline: str = "none"
     """memory that the bias is measured against: none (the script without one) or another, such as MLP"""
     normalised: bool = False
     """scale returns so that 0 is the random policy and 1 the best possible; only for popgym_arcade's ids"""
@@ -197,7 +197,7 @@ class Study:
     """The scores by cell, all in environments with twins, and the memory that the bias is measured against."""
 
     cells: dict[Cell, list[Score]]
-    no_memory: str
+    baseline: str
     normalised: bool
 
     @property
@@ -237,38 +237,38 @@ def read_study(args: Args) -> tuple[Study, list[str]]:
     without = sorted({cell.env_id for cell in cells if cell.registered not in twins})
     notes += [f"left out, no twins: {', '.join(without)}"] if without else []
     there = {cell: scores for cell, scores in cells.items() if cell.registered in twins}
-    study = Study(there, args.no_memory, args.normalised)
+    study = Study(there, args.baseline, args.normalised)
     if not study.cells:
         raise UserError(f"nothing to compare: {'; '.join(notes)}")
     if args.normalised and (unknown := {*study.env_ids} - {*reference_returns()}):
         raise UserError(f"--normalised: the random and the best return of {min(unknown)} are not known")
     memories = sorted({memory for _, memory in study.agents})
-    if args.no_memory not in {"none", *memories}:
-        raise UserError(f"--no-memory {args.no_memory}: no run has this memory; they have {', '.join(memories)}")
+    if args.baseline not in {"none", *memories}:
+        raise UserError(f"--baseline {args.baseline}: no run has this memory; they have {', '.join(memories)}")
     if not any(task.quantity in ("gap", "bias") for task in find_tasks(study)):
         raise UserError(
             "nothing to compare: no memory has runs on both twins of an id, and none has a run on a fully observable "
-            f"twin where memory {args.no_memory} has one too"
+            f"twin where memory {args.baseline} has one too"
         )
     return study, notes
 
 
-def terms(quantity: str, algorithm: str, memory: str, env_id: str, no_memory: str) -> tuple[Cell, ...]:
+def terms(quantity: str, algorithm: str, memory: str, env_id: str, baseline: str) -> tuple[Cell, ...]:
     """The cells behind a quantity: one if it is a return, two if it is a difference (first minus second).
 
     Wang et al. 2025: observability gap J(f, MDP) - J(f, POMDP), memory bias J(f, MDP) - J(no memory, MDP).
     """
     mdp, pomdp = Cell(algorithm, memory, env_id, "mdp"), Cell(algorithm, memory, env_id, "pomdp")
-    baseline = Cell(algorithm, no_memory, env_id, "mdp")
-    return {"pomdp_return": (pomdp,), "mdp_return": (mdp,), "gap": (mdp, pomdp), "bias": (mdp, baseline)}[quantity]
+    without = Cell(algorithm, baseline, env_id, "mdp")
+    return {"pomdp_return": (pomdp,), "mdp_return": (mdp,), "gap": (mdp, pomdp), "bias": (mdp, without)}[quantity]
 
 
 def find_missing(study: Study) -> list[Missing]:
     """Cells without a run: both twins of all environments for every agent, and the MDPs for the one without memory."""
-    agents = {*study.agents, *((algorithm, study.no_memory) for algorithm, _ in study.agents)}
+    agents = {*study.agents, *((algorithm, study.baseline) for algorithm, _ in study.agents)}
     missing = []
     for algorithm, memory, env_id in sorted((*agent, env_id) for agent in agents for env_id in study.env_ids):
-        is_baseline = memory == study.no_memory
+        is_baseline = memory == study.baseline
         no_bias = "no bias of any memory" if is_baseline else "no bias"
         why = {"mdp": f"no run, so no gap and {no_bias}", "pomdp": "no run, so no POMDP return and no gap"}
         if (algorithm, memory) not in study.agents:  # the gap of this baseline was not asked for
@@ -306,9 +306,9 @@ def find_tasks(study: Study) -> list[Task]:
     """Every quantity for which there are cells, but not the bias of the baseline, which is 0 by definition."""
     tasks = []
     for algorithm, memory, quantity in ((*agent, quantity) for agent in study.agents for quantity in QUANTITIES):
-        if quantity == "bias" and memory == study.no_memory:
+        if quantity == "bias" and memory == study.baseline:
             continue
-        needed = {env_id: terms(quantity, algorithm, memory, env_id, study.no_memory) for env_id in study.env_ids}
+        needed = {env_id: terms(quantity, algorithm, memory, env_id, study.baseline) for env_id in study.env_ids}
         there = [env_id for env_id, cells in needed.items() if all(cell in study.cells for cell in cells)]
         labels = {env_id: (env_id,) for env_id in there} | ({ALL: tuple(there)} if there else {})
         for label, env_ids in labels.items():
@@ -375,7 +375,7 @@ def aggregated(estimates: dict[Task, Estimate]) -> dict[tuple[str, str, str], tu
 def remark(study: Study, agent: tuple[str, str], quantity: str, task: Task | None) -> str:
     """A remark on an aggregated value, or one to replace it; often empty."""
     if task is None:
-        return "baseline" if quantity == "bias" and agent[1] == study.no_memory else "missing"
+        return "baseline" if quantity == "bias" and agent[1] == study.baseline else "missing"
     ids = f"{len(task.env_ids)}/{len(study.env_ids)} ids" if len(task.env_ids) < len(study.env_ids) else ""
     seeds = "1 seed" if min(seeds_of(study, task)) == 1 else ""
     return ", ".join(filter(None, [ids, seeds]))
@@ -430,7 +430,7 @@ def draw(study: Study, estimates: dict[Task, Estimate]) -> Figure:
     for axes, (quantity, (title, formula)) in zip(panels, PANELS.items(), strict=True):
         draw_panel(axes, study, estimates, quantity, memories, algorithms)
         axes.set_title(title, fontsize=11)
-        axes.set_xlabel(formula.format("no memory" if study.no_memory == "none" else study.no_memory))
+        axes.set_xlabel(formula.format("no memory" if study.baseline == "none" else study.baseline))
     panels[0].set_yticks(range(len(memories)), memories)
     panels[0].set_ylim(len(memories) - 0.5, -0.5)
     if len(algorithms) > 1:

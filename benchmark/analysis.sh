@@ -14,7 +14,7 @@ for twin in pomdp mdp; do
     done
 done
 mapfile -t runs < <(runs_of "*__*")
-analyse gap_and_bias.py gap_and_bias --runs "${runs[@]}" --no-memory MLP
+analyse gap_and_bias.py gap_and_bias --runs "${runs[@]}" --baseline MLP
 analyse evaluate.py evaluate --runs "${runs[@]}" --twin both --episodes 256 --seed 1
 analyse recall_density.py recall_density --runs "${runs[@]}" --episodes 64
 mapfile -t runs < <(runs_of "*__GRU__*")

@@ -82,7 +82,7 @@ analyse_pqn() {
     [ "$BUDGET" != smoke ] || episodes=2 traced=2 at=3 steps=3 step=3
     [ ${#shown[@]} -gt 0 ] ||
         refuse "PARTS=$PARTS: analyse needs pqn, with the first of DEEP_ENVS and DEEP_MEMORIES among ENVS and MEMORIES"
-    analyse gap_and_bias.py gap_and_bias --runs "${of_pqn[@]}" --no-memory MLP --normalised
+    analyse gap_and_bias.py gap_and_bias --runs "${of_pqn[@]}" --baseline MLP --normalised
     analyse evaluate.py evaluate --runs "${deep[@]}" --twin both --episodes $episodes --seed 1
     analyse contamination.py contamination --runs "${deep[@]}" --episodes $episodes --at $at --first $at --steps $steps
     analyse recall_density.py recall_density --runs "${deep[@]}" --episodes $traced

@@ -115,7 +115,7 @@ def test_gap_and_bias_of_a_hand_made_table(tmp_path):
 def test_the_baseline_can_be_named(tmp_path):
     hand_made(tmp_path / "runs")
     write_run(tmp_path / "runs", "pqn_rnn", "MLP", "NavigatorEasy", "mdp", [0.4, 0.4, 0.4, 0.4])
-    found = values_of(analyse(tmp_path, no_memory="MLP"))
+    found = values_of(analyse(tmp_path, baseline="MLP"))
     assert found["GRU", "NavigatorEasy", "bias"] == pytest.approx(0.6 - 0.4)
     assert found["none", "NavigatorEasy", "bias"] == pytest.approx(0.85 - 0.4)
     assert ("GRU", "BreakoutEasy", "bias") not in found and ("MLP", "all", "bias") not in found
@@ -274,7 +274,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, what):
     [
         ({"runs": ()}, "--runs: name run folders"),
         ({"resamples": 99}, "--resamples 99: use 100 or more"),
-        ({"no_memory": "MLP"}, "--no-memory MLP: no run has this memory; they have GRU, none"),
+        ({"baseline": "MLP"}, "--baseline MLP: no run has this memory; they have GRU, none"),
         ({"out": "{}/runs"}, "--out .*runs: File exists"),
     ],
 )
@@ -346,7 +346,7 @@ def test_25_memories_have_rows_that_do_not_touch(tmp_path, algorithms):
         for i in range(25):
             for twin in ("mdp", "pomdp"):
                 write_run(tmp_path / "runs", f"{algorithm}_rnn", f"Memory-{i}", "NavigatorEasy", twin, [i / 25])
-    figure = gap_and_bias.draw(*study_of(tmp_path, no_memory="Memory-3"))
+    figure = gap_and_bias.draw(*study_of(tmp_path, baseline="Memory-3"))
     figure.savefig(tmp_path / "picture.png")
     labels = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
     assert all(above.y0 > below.y1 for above, below in zip(labels, labels[1:], strict=False))
