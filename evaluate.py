@@ -108,7 +108,7 @@ def policy_of(agent: Agent, sample: bool) -> Any:
 
 
 def evaluation_keys(agent: Agent, seed: int | None) -> jax.Array:
-    """The keys of the training's evaluation at the checkpoint's step, or of another seed; one for each seed."""
+    """The keys of the run's evaluation at the checkpoint's step, or of another seed; one for each seed."""
     if seed is not None:
         return make_keys(dataclasses.replace(agent.args, seed=seed))[1]
     return keys_at_step(agent.args, make_keys(agent.args)[1], agent.step)
@@ -126,7 +126,7 @@ def inputs_of(agent: Agent, rival: Agent | None, sample: bool) -> tuple[Any, Any
 
 @functools.lru_cache
 def evaluation_program(args: Any, rival_args: Any = None):
-    """The training's own evaluate(params, keys, policy), or that of a match, over all seeds. Runs that differ in their
+    """The run's own evaluate(params, keys, policy), or that of a match, over all seeds. Runs that differ in their
     seed share it."""
     of_rival = 0 if rival_args and rival_args.num_seeds > 1 else None  # a rival with one seed plays against all seeds
     of_params = (0, of_rival) if rival_args else 0
@@ -205,7 +205,7 @@ def record_video(args: Args, agent: Agent, rival: Agent | None) -> list[np.ndarr
     render = make_renderer(agent.args, twins)
 
     def draw(*seen):
-        """The first environments; games for two have two rows of what is seen."""
+        """The first environments; two-player games have two rows of what is seen."""
         return render(*jax.tree.map(lambda x: x[: len(x) // agent.args.eval_episodes * videos], seen))
 
     def step(actor, _):

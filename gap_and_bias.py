@@ -73,7 +73,7 @@ class Args(AnalysisArgs):
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """What all seeds of a training share, as far as gap and bias are concerned."""
+    """What all seeds of a run share, as far as gap and bias are concerned."""
 
     algorithm: str
     memory: str
@@ -133,7 +133,7 @@ def source_at(path: Path) -> Path | None:
 def read_evaluations(source: Path) -> list[Score]:
     """The greedy policy's last evaluation of every seed, from a run folder or a table.
 
-    Only those on the environment and twin of the training count. Raises UserError for files that cannot be read.
+    Only those on the environment and twin of the run count. Raises UserError for files that cannot be read.
     """
     if source.suffix == ".csv":
         path, origin = source, {}
@@ -167,7 +167,7 @@ def read_score(row: dict, source: Path) -> Score:
 
 
 def counts(row: dict) -> bool:
-    """Whether it is an evaluation of the greedy policy on the environment and twin of the training, not a match."""
+    """Whether it is an evaluation of the greedy policy on the environment and twin of the run, not a match."""
     own = all(row.get(f"trained_{name}", row[name]) == row[name] for name in ("env_id", "partial_obs"))
     return own and row["policy"] == "greedy" and not row.get("against")
 

@@ -64,7 +64,7 @@ class Args(TasksArgs):
     learning_rate: UnitInterval = 5e-4
     """learning rate of the optimizer"""
     anneal_lr: bool = True
-    """lower the learning rate linearly, to zero at the end of the training"""
+    """lower the learning rate linearly, to zero at the end of the run"""
     num_envs: Count = 32
     """parallel environments, divided evenly among the tasks"""
     num_steps: Count = 32

@@ -47,7 +47,7 @@ class Args(ArcadeArgs):
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
-    """lower the learning rate linearly, to zero at the end of the training"""
+    """lower the learning rate linearly, to zero at the end of the run"""
     num_envs: Count = 32
     """parallel environments"""
     num_steps: Count = 32

@@ -1,4 +1,4 @@
-"""PPO by self-play: one network plays both seats of a game for two, and rates its checkpoints against each other.
+"""PPO by self-play: one network plays both seats of a two-player game, and rates its checkpoints against each other.
 
 Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347
 Run:   python ppo_selfplay.py --env-id popgym_arcade.environments.pong:PongEasy
@@ -39,7 +39,7 @@ from popgym_arcade.baselines.seats import SEATS, OfPlayers, Rivals, View
 
 SAMPLE, GREEDY, RANDOM, SELF_PLAY = range(4)  # agent's policy, its most probable action, uniform, all players' policies
 POLICIES = {"random": RANDOM, "greedy": GREEDY}  # of the agent in an evaluation; its opponent plays at random
-PAST = 4  # earlier versions to play against; every twentieth of the training, the agent takes the place of the oldest
+PAST = 4  # earlier versions to play against; every twentieth of the run, the agent takes the place of the oldest
 LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "grad_norm")
 
 
@@ -50,11 +50,11 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", 
 class Args(ArcadeArgs):
     TWO_PLAYER: ClassVar = True
     env_id: str = "popgym_arcade.environments.pong:PongEasy"
-    """game for two, as MODULE:CLASS, or LIBRARY/ID of another library; discrete actions"""
+    """two-player game, as MODULE:CLASS, or LIBRARY/ID of another library; discrete actions"""
     learning_rate: UnitInterval = 5e-4
     """learning rate of Adam"""
     anneal_lr: bool = True
-    """lower the learning rate linearly, to zero at the end of the training"""
+    """lower the learning rate linearly, to zero at the end of the run"""
     num_envs: Count = 64
     """parallel games"""
     num_steps: Count = 32
@@ -117,7 +117,7 @@ class Args(ArcadeArgs):
         self.check_divides("num_minibatches", len(self.learners), "the number of players that learn,")
         self.check_devices(group=self.num_minibatches)
         if self.distributed and self.elo_games:
-            raise UserError("--elo-games: a distributed training cannot be rated, use 0")
+            raise UserError("--elo-games: a distributed run cannot be rated, use 0")
         if self.norm_adv and len(self.learners) * self.num_steps == self.num_minibatches:
             raise UserError("--norm-adv needs two steps per minibatch: lower --num-minibatches or use --no-norm-adv")
 

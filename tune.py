@@ -51,8 +51,8 @@ RESERVED = {"env_id", "env_ids", "seed", "num_seeds", "run_dir", "resume", "from
 COLUMNS = ("trial", "state", "score", "evaluations", "minutes", "why")
 REFUSED, DIVERGED, CANNOT_WRITE = 2, 3, 4  # exit codes of the training scripts
 MAX_ALIKE = 3  # trials in a row that fail in the same way end the search
-POLL_SECONDS = 0.5  # between two checks of a training
-POINTS = 1000  # Optuna's steps for the training in one environment, whatever its length and number of evaluations
+POLL_SECONDS = 0.5  # between two checks of a run
+POINTS = 1000  # Optuna's steps for a run in one environment, whatever its length and number of evaluations
 ASK = (ROOT / "popgym_arcade/baselines/running/ask.py").read_text("utf-8")  # a program that asks about a script
 
 
@@ -66,7 +66,7 @@ class UserError(Exception):
 
 
 class CannotWrite(UserError):
-    """The disk is full or gone, for the study or for a training."""
+    """The disk is full or gone, for the study or for a run."""
 
     exit_code = CANNOT_WRITE
 
@@ -100,7 +100,7 @@ class Args:
     seed: Whole = 0
     """first seed of the runs, and seed of the sampler"""
     num_seeds: Whole = 2
-    """seeds of every training"""
+    """seeds of every run"""
     sampler: Annotated[str, tyro.conf.arg(metavar="{tpe,random}")] = "tpe"
     """what proposes trials: tpe (tree-structured Parzen estimators) or random"""
     pruner: Annotated[str, tyro.conf.arg(metavar="{median,halving,none}")] = "median"
@@ -257,7 +257,7 @@ def id_flag(args: Args) -> str:
 
 
 def command(args: Args, env_id: str, values: dict, run_dir: Path) -> list[str]:
-    """The command line of one training."""
+    """The command line of one run."""
     seeds = ["--seed", str(args.seed), "--num-seeds", str(args.num_seeds)]
     mine = [id_flag(args), env_id, *as_flags(values), *seeds, "--run-dir", str(run_dir)]
     return [sys.executable, str(script_path(args.script)), *args.flags, *mine]
@@ -273,7 +273,7 @@ class Stopped(Exception):
 def scores_of(folder: Path, env_id: str, args: Args) -> tuple[float, list[tuple[int, float]]]:
     """The score of the random policy, NaN if unknown, and (point, score) of each evaluation so far.
 
-    Points count from 1 to POINTS through the training. Scores are means over seeds, normalised if the best return is
+    Points count from 1 to POINTS through the run. Scores are means over seeds, normalised if the best return is
     known. Raises UserError if the best return is not above the random policy's.
     """
     best, path = best_returns(args).get(env_id), next(iter(sorted(folder.glob("*/eval.csv"))), None)
@@ -316,9 +316,9 @@ def started(line: list[str], log: Path) -> Iterator[subprocess.Popen]:
 
 
 def train(args: Args, env_id: str, values: dict, folder: Path) -> Iterator[tuple[int, float]]:
-    """Trains, and yields each point and score as it comes. Closing the generator stops the training.
+    """Trains, and yields each point and score as it comes. Closing the generator stops the run.
 
-    Raises Stopped or CannotWrite if the training fails. If it diverges, the last score is the random policy's instead.
+    Raises Stopped or CannotWrite if the run fails. If it diverges, the last score is the random policy's instead.
     """
     folder.mkdir(parents=True, exist_ok=True)
     seen = 0
@@ -333,7 +333,7 @@ def train(args: Args, env_id: str, values: dict, folder: Path) -> Iterator[tuple
             time.sleep(POLL_SECONDS)
     printed = complaint((folder / "log").read_text(errors="replace"))
     if code == CANNOT_WRITE:
-        raise CannotWrite(f"a training cannot write: {printed.partition(';')[0]}; fix that, then continue with --study")
+        raise CannotWrite(f"a run cannot write: {printed.partition(';')[0]}; fix that, then continue with --study")
     if code < 0:
         name = signal.Signals(-code).name
         raise Stopped(f"killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}", printed)
@@ -582,7 +582,7 @@ def main(args: Args) -> dict:
 
 def run() -> None:
     """The command line. A UserError becomes one line on standard error and exit code 2 or 4."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as SystemExit, so that the training is stopped too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as SystemExit, so that the run is stopped too
         if signal.getsignal(number) != signal.SIG_IGN:  # which nohup sets
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that only know ASCII

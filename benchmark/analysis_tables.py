@@ -107,7 +107,7 @@ def grouped(rows: list[dict], key: Callable[[dict], dict]) -> list[tuple[dict, l
 
 
 def returns_on_both_twins(rows: list[dict]) -> list[dict]:
-    """From evaluate.csv: a line for each agent, with all seeds of a training and both twins side by side.
+    """From evaluate.csv: a line for each agent, with all seeds of a run and both twins side by side.
 
     With --against, `matches`.
     """
@@ -140,7 +140,7 @@ def returns_on_both_twins(rows: list[dict]) -> list[dict]:
 
 
 def matches(rows: list[dict]) -> list[dict]:
-    """From evaluate.csv with --against: a line for each agent and opponent, with all seeds of a training together."""
+    """From evaluate.csv with --against: a line for each agent and opponent, with all seeds of a run together."""
 
     def pair(row: dict) -> dict:
         return agent_of(row) | played_on(row) | policy_of(row) | {"against": rival_of(row["against"])}

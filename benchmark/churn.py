@@ -4,12 +4,12 @@
     python benchmark/churn.py --csv docs/figures/churn.csv --out docs/figures/churn
 
 The first command reads the TensorBoard events of the runs. It writes OUT.csv (a row for each run, seed and tenth of the
-training) and, from that file alone, OUT.md and OUT.png. The second makes these again. With --runs as well, it adds
+run) and, from that file alone, OUT.md and OUT.png. The second makes these again. With --runs as well, it adds
 their rows, and replaces those of the same runs. Unfinished runs are left out.
 
 Churn is the share of steps whose greedy action one gradient step changes, or all gradient steps of a rollout but the
 last (Schaul et al. 2022, https://arxiv.org/abs/2206.00730). The table and the dots are interquartile means over ids and
-seeds of the mean over a training, with 95% stratified bootstrap intervals (Agarwal et al. 2021).
+seeds of the mean over a run, with 95% stratified bootstrap intervals (Agarwal et al. 2021).
 """
 
 import sys
@@ -31,7 +31,7 @@ from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.limits import PathName
 from popgym_arcade.baselines.running.churn import CHURN
 
-TENTHS = 10  # of a training
+TENTHS = 10  # of a run
 COLUMNS = ("run", "memory", "env_id", "twin", "seed", "tenth", *CHURN)
 COLORS = {"mdp": "#1f77b4", "pomdp": "#ff7f0e"}
 IN_WORDS = {"churn_per_step": "one gradient step", "churn_per_rollout": "one rollout"}
@@ -76,7 +76,7 @@ def rows_of(folder: Path) -> Iterator[dict]:
 
 
 def tenths(curve: list, total: int) -> np.ndarray:
-    """[10]: the mean of a curve in each tenth of a training of `total` steps; NaN where it has no point."""
+    """[10]: the mean of a curve in each tenth of a run of `total` steps; NaN where it has no point."""
     place = np.array([min(TENTHS - 1, (point.step - 1) * TENTHS // total) for point in curve])
     value = np.array([point.value for point in curve])
     return np.array([value[place == k].mean() if (place == k).any() else np.nan for k in range(TENTHS)])
@@ -85,7 +85,7 @@ def tenths(curve: list, total: int) -> np.ndarray:
 def collect(patterns: tuple[str, ...], table: str = "") -> list[dict]:
     """The rows of an earlier table and of all runs. Rows of a run replace those that the table has of it.
 
-    A run without churn in the last tenth of its training is left out, and a line says so. Raises UserError for a
+    A run without churn in its last tenth is left out, and a line says so. Raises UserError for a
     pattern that matches no run, for a seed that appears twice, and if nothing is left.
     """
     folders = find_runs(patterns, holding="eval.csv") if patterns else []
@@ -97,7 +97,7 @@ def collect(patterns: tuple[str, ...], table: str = "") -> list[dict]:
     again = {Path(folder).name for folder in of_runs}
     found = {table: [row for row in earlier if row["run"] not in again]} | of_runs
     if not any(found.values()):
-        raise UserError("--runs: no training has ended yet")
+        raise UserError("--runs: no run has ended yet")
     sources: dict[tuple, str] = {}
     for source, rows in found.items():
         for row in rows:
@@ -121,7 +121,7 @@ def by_id(rows: list[dict], memory: str, twin: str, name: str) -> list[np.ndarra
 
 
 def of_memory(rows: list[dict], memory: str, twin: str, name: str) -> Estimate | None:
-    """The mean over the training, as an interquartile mean over ids and seeds; None without a run."""
+    """The mean over the run, as an interquartile mean over ids and seeds; None without a run."""
     churn = by_id(rows, memory, twin, name)
     return estimate([np.nanmean(seeds, axis=1) for seeds in churn]) if churn else None
 
@@ -150,7 +150,7 @@ def table(rows: list[dict]) -> str:
 
 
 def draw(rows: list[dict]) -> Figure:
-    """Left: churn over the training, a line for each twin. Right: a row for each memory, a dot for each twin."""
+    """Left: churn over the run, a line for each twin. Right: a row for each memory, a dot for each twin."""
     memories = memories_of(rows)
     figure = Figure(figsize=(9, 1.6 + 0.34 * max(6, len(memories))), layout="constrained")
     over_time, by_memory = figure.subplots(1, 2)
@@ -171,7 +171,7 @@ def draw_over_time(axes: Axes, rows: list[dict]) -> None:
             axes.plot(middle, np.nanmean(cells, axis=0), "o-", color=color, markersize=4, label=TWINS_IN_WORDS[twin])
             low, high = np.nanquantile(cells, [0.25, 0.75], axis=0)
             axes.fill_between(middle, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set(xlabel="share of the training", ylabel="greedy actions changed", xlim=(0, 1), ylim=(0, None))
+    axes.set(xlabel="share of the run", ylabel="greedy actions changed", xlim=(0, 1), ylim=(0, None))
     axes.set_title("by one gradient step, all memories", fontsize=11)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
@@ -192,7 +192,7 @@ def draw_by_memory(axes: Axes, rows: list[dict], memories: list[str]) -> None:
                 axes.hlines(y + offset, found.low, found.high, color=color, linewidth=2)
     axes.set_yticks(range(len(memories)), [MEMORIES_IN_WORDS.get(memory, memory) for memory in memories])
     axes.set(ylim=(len(memories) - 0.5, -0.5), xlabel="greedy actions changed", xlim=(0, 1.05 * axes.get_xlim()[1]))
-    axes.set_title("by one gradient step, mean of the training", fontsize=11)
+    axes.set_title("by one gradient step, mean of the run", fontsize=11)
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", alpha=0.3)

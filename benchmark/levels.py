@@ -1,4 +1,4 @@
-"""Returns on the levels of the training and on unseen levels, by the number of levels in training.
+"""Returns on training levels and on unseen levels, by the number of levels in training.
 
     python benchmark/levels.py --runs 'runs/levels_cpu/*/*__*' --out analysis/levels
 

@@ -5,7 +5,7 @@
     python benchmark/training_speed.py --docs docs/memories.md --out benchmark/results/memory_cost   # fills in the page
 
 It times the module `Memory` of popgym_arcade.baselines (two layers and what is between them) on random features.
-Encoder, environment and targets cost the same with every memory; docs/performance.md has whole trainings. Run nothing
+Encoder, environment and targets cost the same with every memory; docs/performance.md has whole runs. Run nothing
 else on the machine.
 """
 

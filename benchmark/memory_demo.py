@@ -23,7 +23,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # this process and both trainings share a GPU's memory
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # this process and both runs share a GPU's memory
 
 from popgym_arcade.analysis.reference_returns import reference_returns  # noqa: E402
 from popgym_arcade.analysis.tables import read_csv  # noqa: E402
@@ -35,7 +35,7 @@ DEFAULTS += " --num-devices 1 --checkpoint-every 0 --capture-video"
 COLORS = {"with memory": "#1864ab", "without memory": "#d9480f"}
 MEMORIES = {"with memory": "GRU", "without memory": "MLP"}
 SHOWN = "with memory"  # in the terminal
-INTERRUPTED = 130  # exit code of a training after Ctrl-C
+INTERRUPTED = 130  # exit code of a run after Ctrl-C
 OURS = {"--memory", "--run-dir", "--resume", "--from-run"}  # flags that this script sets, or that rule out a comparison
 
 
@@ -52,7 +52,7 @@ def new_folder() -> Path:
 def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
     """Trains with memory and without at the same time, and returns both run folders.
 
-    The terminal shows the training with memory; the other writes to a file. If one fails, the program ends with its
+    The terminal shows the run with memory; the other writes to a file. If one fails, the program ends with its
     exit code. A rejected flag leaves no folder behind.
     """
     command = [sys.executable, SCRIPT, *DEFAULTS.split(), *flags]
@@ -77,12 +77,12 @@ def train_both(flags: list[str], folder: Path) -> dict[str, Path]:
 
 
 def first_failure(trainings: dict[str, subprocess.Popen]) -> str | None:
-    """The label of the first training that fails; None if both succeed. After Ctrl-C, waits until both have saved."""
+    """The label of the first run that fails; None if both succeed. After Ctrl-C, waits until both have saved."""
     running = dict(trainings)
     while running:
         label = next((label for label, training in running.items() if training.poll() is not None), None)
         if label is None:
-            with contextlib.suppress(KeyboardInterrupt):  # the trainings receive it too
+            with contextlib.suppress(KeyboardInterrupt):  # the runs receive it too
                 time.sleep(0.2)
         elif code := running.pop(label).returncode:
             if code == INTERRUPTED:
@@ -93,14 +93,14 @@ def first_failure(trainings: dict[str, subprocess.Popen]) -> str | None:
 
 
 def wait(training: subprocess.Popen) -> int:
-    """Its exit code. Ignores Ctrl-C, because the training receives it too."""
+    """Its exit code. Ignores Ctrl-C, because the run receives it too."""
     while True:
         with contextlib.suppress(KeyboardInterrupt):
             return training.wait()
 
 
 def stop(training: subprocess.Popen) -> None:
-    """Stops a training that still runs. It saves a checkpoint before it exits."""
+    """Stops a run unless it has ended. It saves a checkpoint before it exits."""
     if training.poll() is None:
         training.terminate()
         wait(training)
@@ -139,7 +139,7 @@ def main(flags: list[str]) -> Path:
     """Trains both agents, prints the table, and returns the folder with the picture and the video."""
     refused = OURS & {flag.partition("=")[0].replace("_", "-") for flag in flags}
     if refused:
-        print(f"memory_demo.py: error: {min(refused)}: leave it out, each training has its own", file=sys.stderr)
+        print(f"memory_demo.py: error: {min(refused)}: leave it out, each run has its own", file=sys.stderr)
         sys.exit(2)
     folder = new_folder()
     runs = train_both(flags, folder)

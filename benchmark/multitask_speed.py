@@ -21,7 +21,7 @@ class Args:
     env_ids: tuple[str, ...] = ("BreakoutEasy", "CartPoleEasy", "NoisyCartPoleEasy", "MineSweeperEasy")
     """ids of the games"""
     flags: str = ""
-    """more flags for every training, for example --flags="--memory MinGRU" """
+    """more flags for every run, for example --flags="--memory MinGRU" """
     points: int = 6
     """log points of each process; the first does not count"""
     point_steps: int = 8192
@@ -31,7 +31,7 @@ class Args:
 
 
 def main(args: Args) -> None:
-    """Measures each game alone and all together, and writes the table. Raises RuntimeError if a training fails."""
+    """Measures each game alone and all together, and writes the table. Raises RuntimeError if a run fails."""
     rows = []
     for ids in [*((env_id,) for env_id in args.env_ids), args.env_ids]:
         flags = f"--env-ids {' '.join(ids)} {args.flags}"

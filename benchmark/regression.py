@@ -1,12 +1,12 @@
-"""Compares greedy returns of the same trainings before and after a change, and reports those that got worse.
+"""Compares greedy returns of the same runs before and after a change, and reports those that got worse.
 
     python benchmark/regression.py --before 'runs/a/*' --after 'runs/b/*'
 
 The score of a seed is the mean of all its greedy evaluations, so slower learning shows as well. Prints a table:
 interquartile means over the seeds, their difference with a 95% bootstrap interval (both sides are resampled
-independently, as in gap_and_bias.py), and interquartile means of the last evaluations. A training is worse if its
+independently, as in gap_and_bias.py), and interquartile means of the last evaluations. A run is worse if its
 interval lies below 0. With --again-before and --again-after (runs with other seeds), their interval must lie below 0
-too. The exit code is 3 if a training is worse or missing. benchmark/regression.sh runs the trainings.
+too. The exit code is 3 if a run is worse or missing. benchmark/regression.sh starts the runs.
 """
 
 import glob
@@ -61,10 +61,10 @@ class Training:
 
 
 def read_trainings(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Training]:
-    """Every training, by script, memory, id (or task, if there are several) and twin.
+    """Every run, by script, memory, id (or task, if there are several) and twin.
 
     Raises:
-        UserError: if there is no run, a training appears twice, or one has no evaluation or a single seed
+        UserError: if there is none, one appears twice, or one has no evaluation or a single seed
     """
     matches = [Path(match) for pattern in patterns for match in sorted(glob.glob(pattern))]
     folders = [folder for folder in matches if (folder / "eval.csv").exists()]
@@ -80,7 +80,7 @@ def read_trainings(patterns: tuple[str, ...]) -> dict[tuple[str, ...], Training]
 
 
 def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
-    """The training on each of a run's tasks.
+    """The returns on each of a run's tasks.
 
     Raises:
         UserError: if there is no evaluation of the greedy policy, there is a single seed, or seeds were evaluated at
@@ -108,10 +108,10 @@ def trainings_of(folder: Path) -> dict[tuple[str, ...], Training]:
 
 
 def compare(before: dict, after: dict) -> tuple[str, list[tuple[str, ...]]]:
-    """A table of all trainings, and the keys of those that are worse or missing.
+    """A table of all runs, and the keys of those that are worse or missing.
 
     Raises:
-        UserError: if a training was evaluated at different steps
+        UserError: if a run was evaluated at different steps
     """
     lines, bad = [], []
     for key in sorted(before.keys() | after.keys()):
@@ -145,7 +145,7 @@ def main(args: Args) -> bool:
     compared = [compare(*map(read_trainings, pair)) for pair in pairs]
     print(*(table for table, _ in compared), sep="\n", end="")
     bad = [key for key in compared[0][1] if all(key in each for _, each in compared)]
-    print(f"worse or missing: {', '.join(map(' '.join, bad))}" if bad else "no training is worse")
+    print(f"worse or missing: {', '.join(map(' '.join, bad))}" if bad else "no run is worse")
     return not bad
 
 

@@ -50,11 +50,11 @@ class Args:
     script: str = "pqn_rnn"
     """training script"""
     flags: str = "--env-id CartPoleEasy --partial-obs --hidden-size 128 --num-minibatches 8"
-    """flags of the training on one device; NUM_ENVS is multiplied by the number of devices"""
+    """flags of the run on one device; NUM_ENVS is multiplied by the number of devices"""
     num_envs: Count = 32
     """environments of each device"""
     updates: Annotated[int, Range(2, 1_000)] = 6
-    """updates of each training; the first does not count"""
+    """updates of each run; the first does not count"""
     out: PathName = "runs/scaling"
     """tables and picture to write: OUT.csv, OUT_allreduce.csv, OUT.png"""
     worker: str = ""
@@ -134,7 +134,7 @@ def on_core(core: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Training:
-    """Measurements of one training: seconds of an update, its gradient steps, bytes of the gradients."""
+    """Measurements of one run: seconds of an update, its gradient steps, bytes of the gradients."""
 
     update_seconds: float
     gradient_steps: int

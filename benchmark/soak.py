@@ -1,9 +1,9 @@
-"""Injects faults into real trainings, checks that they survive, and writes the table of docs/reliability.md.
+"""Injects faults into real runs, checks that they survive, and writes the table of docs/reliability.md.
 
     python benchmark/soak.py
     python benchmark/soak.py --script ppo_rnn --faults kill disk
 
-Every training is a separate process in a temporary folder. "Survived" means that it ended as the page promises (exit
+Every run is a separate process in a temporary folder. "Survived" means that it ended as the page promises (exit
 code, one line), and that the run, once resumed, ended bit for bit like an uninterrupted one: every array of the last
 checkpoint, and eval.csv except wall_seconds. Needs Linux. As root, it mounts a small disk and fills it; for other
 users, it limits the size of files.
@@ -72,7 +72,7 @@ OBEDIENT = (  # starts a command without root's right to ignore permissions: CAP
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])",
 )
 MB = 2**20
-SECONDS = 300  # time limit of a training
+SECONDS = 300  # time limit of a run
 GRACE = 30  # seconds from SIGTERM to SIGKILL on most clusters
 DISK = 16 * MB
 GROWTH = 5.0  # MB by which a process may grow in a thousand chunks, after the first hundred
@@ -88,9 +88,9 @@ class Args:
     kills: int = 20
     """number of times to kill -9, at least half of them while a checkpoint is being written"""
     chunks: int = 2_000
-    """log points of the training whose memory is watched"""
+    """log points of the run whose memory is watched"""
     saves: int = 1_000
-    """checkpoints of the second training whose memory is watched"""
+    """checkpoints of the second run whose memory is watched"""
     seed: int = 0
     """seed for the moments at which faults happen"""
     out: PathName = "runs/reliability.csv"
@@ -107,7 +107,7 @@ class Outcome:
     steps_lost: int | None = None  # environment steps to train again; None if there is nothing to lose
 
 
-# ----------------------------------------------------------------------------------------------------- the trainings
+# ---------------------------------------------------------------------------------------------------------- the runs
 
 
 class Training:
@@ -321,7 +321,7 @@ def broken_run(bench: Bench, before: list[Outcome]) -> list[Outcome]:
 
 
 def kill_while_saving(bench: Bench, training: Training, runs: Path) -> bool:
-    """Kills the training while it saves one of its next five checkpoints; False if it ended before."""
+    """Kills the run while it saves one of its next five checkpoints; False if it ended before."""
     has_begun = training.wait_for(lambda: training.began_at is not None)
     began = training.reached if has_begun else 0
     wanted = began + 2048 * int(bench.chance.integers(1, 6))

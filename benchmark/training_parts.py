@@ -346,7 +346,7 @@ def find_arithmetic(module, args, sizes: tuple[int, ...], repeats: int) -> dict:
 
 
 def expected_memory(module, args) -> float:
-    """Bytes that a training expects to need on a device, before it compiles; on a CPU, including its process."""
+    """Bytes that a run expects to need on a device, before it compiles; on a CPU, including its process."""
     process = PROCESS_BYTES if jax.default_backend() == "cpu" else 0
     return sum(memory_needed(args, module).values()) + process
 

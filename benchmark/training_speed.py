@@ -89,7 +89,7 @@ class Args:
     published_sps: float = 0.0
     """num_envs: steps per second of the published script on this device, for a column of ratios; 0: unknown"""
     target_steps: int = 10_000_000
-    """target: steps of the training"""
+    """target: steps of the run"""
     target_flags: str = "--env-id NavigatorEasy --partial-obs --num-envs 512 --num-minibatches 16 --precision bfloat16"
     """target: its flags for pqn_rnn.py"""
     peak_tflops: float = 0.0
@@ -103,7 +103,7 @@ class Args:
     point_steps: int = 4096
     """environment steps between log points, at least one update"""
     flags: str = ""
-    """more flags for every training except the one of target, for example --flags="--num-devices 1" """
+    """more flags for every run except the one of target, for example --flags="--num-devices 1" """
     device: str = ""
     """cpu or gpu; empty: the default of JAX"""
     out: str = "runs/training_speed"
@@ -161,7 +161,7 @@ def clean_environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Training:
-    """The results of one training."""
+    """The results of one run."""
 
     scalars: dict[str, list[float]]
     """TensorBoard's curves by tag"""
@@ -177,7 +177,7 @@ def train(script: str, flags: str) -> Training:
     """Runs a training script in its own process, without evaluations and checkpoints before the end.
 
     Raises:
-        RuntimeError: with its last line if the training fails
+        RuntimeError: with its last line if the run fails
     """
     with tempfile.TemporaryDirectory() as folder:
         flags += f" --eval-every 0 --checkpoint-every 0 --run-dir {folder}"
@@ -206,10 +206,10 @@ def train(script: str, flags: str) -> Training:
 
 
 def measure(script: str, flags: str, points: int, point_steps: int) -> dict:
-    """Rate, compile seconds and peak memory of one training in its own process.
+    """Rate, compile seconds and peak memory of one run in its own process.
 
     Raises:
-        RuntimeError: with its last line if the training fails
+        RuntimeError: with its last line if the run fails
     """
     flags += f" --total-timesteps {points * point_steps} --log-every {point_steps} --eval-episodes 1"
     done = train(script, flags)
@@ -283,7 +283,7 @@ def study_compile(args: Args) -> Iterator[dict]:
     """Compile seconds of every script and memory, without and with a warm `--compile-cache`."""
 
     def twice(script: str, memory: str) -> dict:
-        with tempfile.TemporaryDirectory() as cache:  # empty for the first training
+        with tempfile.TemporaryDirectory() as cache:  # empty for the first run
             # a single update; a replay buffer must have room for sequences, but does not need to learn from them
             steps = "--total-timesteps 4096 --learning-starts 4096" if script in OFF_POLICY else "--total-timesteps 1"
             flags = f"{flags_of(script, args, memory)} {steps} --eval-episodes 1 --compile-cache {cache}"
@@ -397,7 +397,7 @@ def study_num_envs(args: Args) -> Iterator[dict]:
 
 
 def study_target(args: Args) -> Iterator[dict]:
-    """A whole training: its wall time, and the greedy return next to the random policy's."""
+    """A whole run: its wall time, and the greedy return next to the random policy's."""
 
     def whole() -> dict:
         steps = f" --total-timesteps {args.target_steps} --log-every {max(1, args.target_steps // 10)}"

@@ -78,7 +78,7 @@ class Session:
 
 
 class Duel(Session):
-    """A game for two: the player has the second seat, a trained agent the first."""
+    """A two-player game: the player has the second seat, a trained agent the first."""
 
     def __init__(self, agent, twins: Sequence[bool], obs_size: int, seed: int):
         """`agent` is an Agent of `popgym_arcade.analysis.opponent`."""
@@ -109,7 +109,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = OneLineParser("popgym-arcade-play", description="Play a game with arrows and space; R restarts, Q quits.")
     parser.add_argument("env_id", nargs="?", help="a game: NavigatorEasy, for example, or MODULE:CLASS of your own")
     parser.add_argument(
-        "--against", metavar="RUN", help="play an arcade game for two against the agent of a run folder"
+        "--against", metavar="RUN", help="play a two-player arcade game against the agent of a run folder"
     )
     parser.add_argument("-p", "--partial-obs", action="store_true", help="show the partially observable twin")
     parser.add_argument("--both", action="store_true", help="show both twins side by side")

@@ -1,4 +1,4 @@
-"""A game for two that takes milliseconds: `--env-id race:Race`, with tests/ on Python's path.
+"""A two-player game that takes milliseconds: `--env-id race:Race`, with tests/ on Python's path.
 
 In each of eight rounds, both seats see a number of their own and should choose it. Whoever does, alone, gets a point
 from the other. The last action is illegal, and ends the game at a loss of 100.

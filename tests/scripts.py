@@ -1,4 +1,4 @@
-"""Small trainings of any training script, shared by the tests of what all of them promise."""
+"""Small runs of any training script, shared by the tests of what all of them promise."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ def script(name):
 
 
 def small(name, **changes):
-    """Checked arguments of a training that takes seconds, most of them to compile: eight updates of 32 steps."""
+    """Checked arguments of a run that takes seconds, most of them to compile: eight updates of 32 steps."""
     env_id = ENV_IDS[name]
     if "env_ids" in script(name).Args.__dataclass_fields__:
         changes = {"env_ids": (changes.pop("env_id", env_id),)} | changes

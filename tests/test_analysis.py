@@ -421,7 +421,7 @@ def test_a_title_says_what_is_played_and_by_which_agent(folder, run):
 
 
 def test_what_makes_a_group(folder, run):
-    """Seeds of one training are one group; other flags make another, and the same agent twice is refused."""
+    """Runs that differ in their seed are one group; other flags make another, and the same agent twice is refused."""
     one = agent_in(run)
     seed = dataclasses.replace(one, args=dataclasses.replace(one.args, seed=1), name="seed")
     wide = dataclasses.replace(one, saved=dataclasses.replace(one.saved, gamma=0.5), name="wide")
@@ -434,7 +434,7 @@ def test_what_makes_a_group(folder, run):
         "CartPole-v1, pqn_mlp, no memory, single: these agents were trained for different numbers of steps, "
         f"{one.step} to {one.step + 64}"
     ]
-    with pytest.raises(UserError, match="seed 0 of one training appears twice"):
+    with pytest.raises(UserError, match="seed 0 of one group appears twice"):
         groups_of([one, seed, dataclasses.replace(one, name="copy")])
     mdp, pomdp = in_twins(load_agent(untrained("pqn_rnn", folder, **PIXELS)), "both")
     assert list(groups_of([mdp, pomdp])) == [

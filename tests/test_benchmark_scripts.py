@@ -21,7 +21,7 @@ sys.path.append(str(ROOT / "benchmark"))
 LISTS = sorted(path for path in (ROOT / "benchmark").glob("*.sh") if path.stem != "common")
 HAVE_OWN_IDS = ("classic_control", "memory_chain", "memory_length", "ppo_continuous_action")
 BUDGETS = ("smoke", "cpu", "gpu", "paper")
-PLACE = r"/(\d+)/\*__\*"  # of a training, in a pattern of its runs; a commit can be all digits too
+PLACE = r"/(\d+)/\*__\*"  # of a training command, in a pattern of its runs; a commit can be all digits too
 # Takes the place of Python: notes its arguments, leaves a run folder with a checkpoint or the folder of an analysis,
 # and saves itself when it is stopped. If told to, it takes its time (SLEEPS), or fails (FAILS: scripts, CODE, SAYS).
 IN_PLACE_OF_PYTHON = """#!/bin/bash
@@ -59,7 +59,7 @@ def run(path: Path, tmp_path: Path, **settings) -> subprocess.CompletedProcess:
 
 
 def start(path: Path, tmp_path: Path, **settings) -> subprocess.Popen:
-    """The list whose first training does not end by itself, once that is under way."""
+    """The list whose first run does not end by itself, once that is under way."""
     env = environment(tmp_path, settings | {"SLEEPS": "1"})
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     # what nohup and a shell's & make a process ignore, bash would not trap
@@ -107,7 +107,7 @@ def test_every_command_has_flags_that_its_script_accepts(path, budget, tmp_path)
         seen |= new
         unpacked_later = Path(name).parent.name.startswith("scripts_")  # of the commit that it compares with
         assert (ROOT / (Path(name).name if unpacked_later else name)).is_file()
-        if stem == "tune":  # what comes after -- are the trainings' flags
+        if stem == "tune":  # what comes after -- are the runs' flags
             parsed(*flags[flags.index("--") + 1 :], script=script(flags[flags.index("--script") + 1]))
             flags = flags[: flags.index("--")]
         if missing_libraries(flags):

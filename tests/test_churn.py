@@ -1,4 +1,4 @@
-"""benchmark/churn.py: the churn in each tenth of a training, and what the table and the picture make of it."""
+"""benchmark/churn.py: the churn in each tenth of a run, and what the table and the picture make of it."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_an_unfinished_training_is_left_out_and_a_run_replaces_its_rows_in_the_t
     stale.write_text(Path(f"{out}.csv").read_text().replace(rows[0]["churn_per_step"], "0.9"))
     churn.main(churn.Args(csv=str(stale), runs=(str(run),), out=out))
     assert read_csv(Path(f"{out}.csv")) == rows
-    with pytest.raises(UserError, match="no training has ended yet"):
+    with pytest.raises(UserError, match="no run has ended yet"):
         churn.main(churn.Args(runs=(str(half),), out=str(tmp_path / "none")))
     assert not list(tmp_path.glob("none*"))
 

@@ -265,7 +265,7 @@ def test_a_finished_run_says_so_and_compiles_nothing(finished, monkeypatch):
     monkeypatch.setattr(running, "run_in_worker", lambda *_: pytest.fail("something is compiled"))
     done = called(ROOT / "pqn_mlp.py", "--resume", finished)
     assert done.returncode == 0 and not done.stderr
-    assert done.stdout == f"{finished}: the training ended at step 256, there is nothing left to do\n"
+    assert done.stdout == f"{finished}: the run ended at step 256, there is nothing left to do\n"
     assert contents(finished) == before
 
 
@@ -273,7 +273,7 @@ def test_a_run_that_reached_its_target_is_finished(tmp_path, capsys):
     cadences = {"log_every": 32, "eval_every": 32, "target_return": -1.0}
     folder = pqn_mlp.main(small("pqn_mlp", run_dir=str(tmp_path), **cadences))
     assert resumed(folder) == folder
-    assert "the training ended at step 64" in capsys.readouterr().out
+    assert "the run ended at step 64" in capsys.readouterr().out
 
 
 def test_what_a_finished_run_lacks_is_made(finished, tmp_path, capsys):

@@ -415,8 +415,8 @@ REFUSALS += [
     ("ppo_selfplay", "--num-envs 2 --num-steps 1 --num-minibatches 4", "--no-norm-adv"),
     ("ppo_selfplay", "--opponents past --num-envs 4", "use a multiple of 8"),
 ]
-REFUSALS += [("ppo_selfplay", "--env-id CartPoleEasy", "CartPoleEasy is not a game for two")]
-REFUSALS += [("ppo_mlp", "--env-id race:Race", "race:Race is a game for two: use ppo_selfplay.py")]
+REFUSALS += [("ppo_selfplay", "--env-id CartPoleEasy", "CartPoleEasy is not a two-player game")]
+REFUSALS += [("ppo_mlp", "--env-id race:Race", "race:Race is a two-player game: use ppo_selfplay.py")]
 REFUSALS += [("ppo_continuous_action", "--env-id CartPoleEasy", "use one with Box actions")]
 
 

@@ -256,7 +256,7 @@ def test_every_memory_has_its_lines_on_the_pages_of_the_memories():
 
 
 def run_as_the_paper(name, settings, family, folder):
-    """Arguments of the training that a list of commands begins with the paper's settings."""
+    """Arguments of the run that a list of commands begins with the paper's settings."""
     env = {"DRY_RUN": "1", "BUDGET": "paper", "SETTINGS": settings, "ENVS": f"{family}Easy", "RUN_DIR": str(folder)}
     line = ["bash", ROOT / f"benchmark/{name}.sh"]
     said = subprocess.run(line, env=os.environ | env, capture_output=True, text=True, check=True).stdout

@@ -99,7 +99,7 @@ def test_every_filter_of_every_script_is_found(name, encoder, tmp_path):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two trainings with two seeds each; the second has two checkpoints and other filters."""
+    """Two runs with two seeds each; the second has two checkpoints and other filters."""
     folder = tmp_path_factory.mktemp("runs")
     first = untrained("impala_popart", folder, num_seeds=2, **PIXELS)
     second = untrained("impala_popart", folder, num_seeds=2, value_normalization="popart", **PIXELS)

@@ -212,7 +212,7 @@ def test_watchdogs_end_the_others_and_say_who_was_lost(workers, lost):
     workers[lost].process.kill()
     for i, worker in enumerate(workers):
         this = " (this one)" if i == lost else ""
-        assert worker.last_words() == f"process {lost} of 3{this} was lost, which ended the training; resume with x\n"
+        assert worker.last_words() == f"process {lost} of 3{this} was lost, which ended the run; resume with x\n"
         assert worker.process.returncode == -signal.SIGKILL
 
 
@@ -232,7 +232,7 @@ def test_a_process_that_leaves_is_not_lost(workers):
 
 def test_a_process_that_has_told_why_it_fails_is_not_told_of_again(workers):
     workers[1].tell("fail")
-    assert workers[0].last_words() == workers[2].last_words() == "process 1 of 3 was lost, which ended the training\n"
+    assert workers[0].last_words() == workers[2].last_words() == "process 1 of 3 was lost, which ended the run\n"
     workers[1].process.kill()
     assert workers[1].last_words() == ""
 

@@ -15,7 +15,7 @@ import pqn_mlp
 from popgym_arcade.analysis.trajectories import record_program
 from popgym_arcade.baselines.running.evaluation import make_evaluate
 
-PATHS = [  # script, flags: every place where a training draws random numbers
+PATHS = [  # script, flags: every place where a run draws random numbers
     *(("pqn_mlp", {}), ("pqn_rnn", {}), ("ppo_mlp", {"target_kl": 0.01}), ("ppo_rnn", {})),
     *(("ppo_continuous_action", {}), ("dqn_mlp", {}), ("dqn_mlp", {"prioritized": True})),
     *(("dqn_rnn", {"prioritized": True}), ("impala_popart", {"actor_lag": 2, "value_normalization": "popart"})),

@@ -1,4 +1,4 @@
-"""benchmark/memory_demo.py: what it trains, prints and leaves. The trainings are stand-ins."""
+"""benchmark/memory_demo.py: what it trains, prints and leaves. The runs are stand-ins."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ RETURNS = {"GRU": 0.5, "MLP": 0.1}
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """Run folders with two evaluations instead of trainings; returns the flags they were asked for with."""
+    """Run folders with two evaluations instead of training; returns the flags they were asked for with."""
     asked = []
 
     def train_both(flags, folder):

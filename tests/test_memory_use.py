@@ -1,4 +1,4 @@
-"""The memory a training takes, known before it is compiled; what does not fit is refused; --remat needs less."""
+"""The memory training takes, known before it is compiled; what does not fit is refused; --remat needs less."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from popgym_arcade.baselines.running.evaluation import make_keys
 from popgym_arcade.baselines.running.metrics import repeat
 from popgym_arcade.baselines.running.programs import abstract_state
 
-LARGE = {  # trainings whose minibatches count
+LARGE = {  # runs whose minibatches count
     "pqn_mlp": {"num_envs": 32, "num_steps": 16},
     "pqn_rnn": {"num_envs": 16, "num_steps": 16, "encoder": "paper"},
     "ppo_rnn": {"num_envs": 16, "num_steps": 16},

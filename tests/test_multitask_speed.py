@@ -1,4 +1,4 @@
-"""benchmark/multitask_speed.py: the row for trainings on one game after the other, and a refusal."""
+"""benchmark/multitask_speed.py: the row for training on one game after the other, and a refusal."""
 
 import subprocess
 import sys

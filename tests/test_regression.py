@@ -1,4 +1,4 @@
-"""benchmark/regression.py: what it compares, when it says that a training became worse, and what it refuses."""
+"""benchmark/regression.py: what it compares, when it says that a run became worse, and what it refuses."""
 
 import csv
 import json
@@ -75,10 +75,10 @@ def test_a_training_is_worse_only_if_other_seeds_agree(tmp_path, capsys):
         sides = {"before": "a", "after": after, "again_before": "a", "again_after": again}
         fine = regression.main(regression.Args(**{side: (f"{tmp_path}/{name}/*",) for side, name in sides.items()}))
         *_, told = capsys.readouterr().out.splitlines()
-        assert fine == (told == "no training is worse")
+        assert fine == (told == "no run is worse")
         return told
 
-    assert worse("b", "a") == worse("b", "c") == "no training is worse"
+    assert worse("b", "a") == worse("b", "c") == "no run is worse"
     assert worse("b", "d") == worse("d", "b") == "worse or missing: pqn_rnn GRU CartPoleEasy mdp"
     with pytest.raises(UserError, match="together"):
         regression.Args(("a",), ("b",), again_after=("c",)).checked()

@@ -40,7 +40,7 @@ def rows_of(path):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A training of Race that learns what to choose, in seconds."""
+    """A run of Race that learns what to choose, in seconds."""
     folder = tmp_path_factory.mktemp("selfplay")
     return ppo_selfplay.main(small("ppo_selfplay", run_dir=str(folder), elo_games=32, **LEARNER))
 
@@ -187,7 +187,7 @@ def test_a_step_that_terminates_is_not_truncated():
 
 
 def test_a_distributed_training_is_not_rated():
-    with pytest.raises(UserError, match="--elo-games: a distributed training cannot be rated, use 0"):
+    with pytest.raises(UserError, match="--elo-games: a distributed run cannot be rated, use 0"):
         small("ppo_selfplay", distributed=True, elo_games=4).check()
     small("ppo_selfplay", distributed=True, elo_games=0).check()
 
@@ -305,7 +305,7 @@ def test_what_cannot_play_against_each_other_is_refused_in_one_line(run, tmp_pat
     pong, single = untrained("ppo_selfplay", tmp_path, **PONG), untrained("pqn_mlp", tmp_path)
     for runs, against, words in (
         (run, pong, "plays popgym_arcade.environments.pong:PongEasy, but"),
-        (single, single, "CartPole-v1 is not a game for two"),
+        (single, single, "CartPole-v1 is not a two-player game"),
         (run, tmp_path, "is not a run folder"),
     ):
         with pytest.raises(UserError, match=words):

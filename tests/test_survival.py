@@ -1,4 +1,4 @@
-"""What a training survives: a full disk, a loss that becomes NaN, kill -9 while saving. benchmark/soak.py tries more.
+"""What a run survives: a full disk, a loss that becomes NaN, kill -9 while saving. benchmark/soak.py tries more.
 
 pqn_mlp.py stands for all scripts. Signals and damaged checkpoints are in test_resume.py.
 """

@@ -208,7 +208,7 @@ def test_it_is_refused_without_the_package_or_a_login(wandb, monkeypatch):
 
 
 def run_tracked(folder: Path, *flags: str, **env: str) -> subprocess.CompletedProcess:
-    """A short training with --track, of somebody whom Weights & Biases does not know."""
+    """A short run with --track, of somebody whom Weights & Biases does not know."""
     strange = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     env = strange | {"WANDB_SILENT": "true", "HOME": str(folder)} | env
     line = [sys.executable, "pqn_mlp.py", *FLAGS.split(), "--track", "--run-dir", str(folder / "runs"), *flags]

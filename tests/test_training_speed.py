@@ -39,7 +39,7 @@ RATE = {"steps_per_second": 100, "slowest": 90, "fastest": 110, "compile_seconds
 
 @pytest.fixture
 def trainings(monkeypatch):
-    """Trains nothing, but notes the flags of each training."""
+    """Trains nothing, but notes the flags of each run."""
     seen = []
 
     def train(script, flags):

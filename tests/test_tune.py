@@ -67,7 +67,7 @@ for n in range(1, count + 1):
 if rate > 0.02:
     sys.exit("something broke")
 """
-# The command line of tune.py with PLAYER, whose path is filled in, in place of the trainings
+# The command line of tune.py with PLAYER, whose path is filled in, in place of the training script
 PROGRAM = f"""
 import signal, sys
 sys.path[:0] = [{str(ROOT)!r}]
@@ -84,7 +84,7 @@ tune.run()
 
 @pytest.fixture
 def played(tmp_path, monkeypatch):
-    """PLAYER takes the place of the trainings; returns its path."""
+    """PLAYER takes the place of the training script; returns its path."""
     player = tmp_path / "player.py"
     player.write_text(PLAYER)
     line = lambda args, env_id, values, run_dir: [
@@ -261,7 +261,7 @@ def test_a_full_disk_ends_the_search_and_its_trial_is_run_again(played, tmp_path
     command = command_of(played)
     full = subprocess.run([*command, *flags], env=os.environ | {"EXIT": "4"}, capture_output=True, text=True)
     assert full.returncode == 4
-    assert full.stderr.startswith("tune.py: error: a training cannot write: the disk is full; fix that")
+    assert full.stderr.startswith("tune.py: error: a run cannot write: the disk is full; fix that")
     assert full.stderr.count("\n") == 1
     assert not (study / "trials.csv").exists()
     tune.main(study_args(study, trials=2, search=("learning_rate=1e-4..2e-3:log",)))

@@ -109,7 +109,7 @@ def test_the_same_key_plays_the_same_episodes():
 
 
 def test_each_reset_in_a_program_has_its_own_pool():
-    """Else an evaluation would end the training's episodes."""
+    """Else an evaluation would end the training episodes."""
     env = counting_world.Counting()
     envs = ParallelEnvs(env, env.default_params)
 
@@ -265,7 +265,7 @@ def test_an_environment_on_the_device_is_limited_and_reset(env_id):
 
 @needs("pgx")
 def test_board_games_for_two(tmp_path):
-    """Connect four by hand, then a training."""
+    """Connect four by hand, then a run."""
     env = make_world("pgx/connect_four")
     obs, state = env.reset(jax.random.key(0))
     first = int(state.inner.current_player)

@@ -56,7 +56,7 @@ class Cell:
     def minutes(self, steps: np.ndarray) -> np.ndarray | None:
         """[N]: minutes until these steps, mean over seeds; None if unknown.
 
-        In a training on several tasks, each task gets an equal part of the minutes, as of the steps.
+        In a run on several tasks, each task gets an equal part of the minutes, as of the steps.
         """
         at: dict[int, list[float]] = {}
         for row in self.rows:

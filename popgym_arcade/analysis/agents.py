@@ -68,12 +68,13 @@ def load_agent(folder: str | Path, step: int | None = None, two_player: bool = F
 
     Raises:
         UserError: if this is not a run folder, its script cannot be loaded, or its parameters do not fit the script;
-            unless `two_player`, if it plays both seats of games for two
+            unless `two_player`, if it plays both seats of two-player games
     """
     folder = Path(folder)
     script = load_script(folder)
     if script.Args.TWO_PLAYER and not two_player:
-        raise UserError(f"{folder} plays both seats of a game for two: only evaluate.py and popgym-arcade-play read it")
+        readers = "only evaluate.py and popgym-arcade-play read it"
+        raise UserError(f"{folder} plays both seats of a two-player game: {readers}")
     try:
         args = dataclasses.replace(read_args(folder, script.Args), num_devices=1)  # this machine may have only one
         args = args.checked()
@@ -99,7 +100,7 @@ def params_like(args: Any) -> Any:
 
 
 def first_params(args: Any) -> Any:
-    """The initial parameters of a training with these arguments."""
+    """The initial parameters of a run with these arguments."""
     init, _ = script_of(args).make_train(args)
     return jax.jit(lambda keys: seed_by_seed(init, args)(keys).params)(make_keys(args)[0])
 

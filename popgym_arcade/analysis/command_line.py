@@ -48,7 +48,7 @@ class PlayArgs(AnalysisArgs):
     twin: Twin = "own"
     """twin to play: own (as in training), mdp (fully observable), pomdp (partially observable), or both"""
     env_id: str = ""
-    """environment to play, with the same observations and actions; empty: that of the training"""
+    """environment to play, with the same observations and actions; empty: that of the run"""
     step: int | None = None
     """checkpoint to load; None: the last"""
 

@@ -67,7 +67,7 @@ def check_seeds(agents: list[Agent]) -> None:
     for agent in agents:
         if seeds.setdefault(agent.args.seed, agent) is not agent:
             both = f"{seeds[agent.args.seed].folder} and {agent.folder}"
-            raise UserError(f"seed {agent.args.seed} of one training appears twice, in {both}: leave one out")
+            raise UserError(f"seed {agent.args.seed} of one group appears twice, in {both}: leave one out")
 
 
 def title_of(agent: Agent) -> str:

@@ -1,4 +1,4 @@
-"""Matches between the agents of two runs, in games for two.
+"""Matches between the agents of two runs, in two-player games.
 
 Each sees its own twin of the game through its own network and memory, from any seat. An agent that was trained against
 the game's script can take part: both seats of an arcade game see themselves on the side where it was trained.
@@ -59,12 +59,12 @@ def load_rival(folder: str, agents: list[Agent]) -> Agent:
     """The agent of a run, as an opponent of these agents, on the twin it was trained on.
 
     Raises:
-        UserError: if one of them plays another game, one that is not for two, or one with other observations, or if
-            their seeds cannot be paired
+        UserError: if one of them plays another game, one that is not for two players, or one with other observations,
+            or if their seeds cannot be paired
     """
     rival = load_agent(folder, two_player=True)
     if not has_two_seats(make_env(rival.args)[0]):
-        raise UserError(f"--against {folder}: {rival.args.env_id} is not a game for two")
+        raise UserError(f"--against {folder}: {rival.args.env_id} is not a two-player game")
     for agent in agents:
         if agent.args.env_id != rival.args.env_id:
             raise UserError(f"--against {folder} plays {rival.args.env_id}, but {agent.name} plays {agent.args.env_id}")
@@ -103,7 +103,7 @@ class Player:
         if hasattr(output, "logits"):
             return carry, output.logits[0].argmax(axis=-1), jax.nn.log_softmax(output.logits[0])
         best = output.q[0].argmax(axis=-1)
-        share = self.args.end_e / output.q.shape[-1]  # exploration as in the last steps of the training
+        share = self.args.end_e / output.q.shape[-1]  # exploration as in the last steps of training
         return carry, best, jnp.log(share + (1 - self.args.end_e) * jax.nn.one_hot(best, output.q.shape[-1]))
 
 

@@ -1,4 +1,4 @@
-"""A trained agent as the opponent of a person, in one game for two."""
+"""A trained agent as the opponent of a person, in one two-player game."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ from popgym_arcade.environments.two_player import SEATS, has_two_seats
 
 
 def load_opponent(folder: str) -> Agent:
-    """The agent of a run's first seed. Raises UserError unless it plays an arcade game for two."""
+    """The agent of a run's first seed. Raises UserError unless it plays a two-player arcade game."""
     agent = one_seed(load_agent(folder, two_player=True), 0)
     env = make_env(agent.args)[0]
     if not (isinstance(env, ArcadeEnvironment) and has_two_seats(env)):
-        raise UserError(f"{folder}: {agent.args.env_id} is not an arcade game for two")
+        raise UserError(f"{folder}: {agent.args.env_id} is not a two-player arcade game")
     return agent
 
 

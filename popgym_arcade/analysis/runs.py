@@ -1,4 +1,4 @@
-"""Run folders as a training leaves them: arguments, evaluations and curves."""
+"""Run folders as training leaves them: arguments, evaluations and curves."""
 
 import csv
 import functools

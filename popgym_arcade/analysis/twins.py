@@ -21,7 +21,7 @@ def in_twins(agent: Agent, twin: str, env_id: str = "") -> list[Agent]:
     its evaluations.
 
     Raises:
-        UserError: if there are no twins, or if the observations or actions there differ from those of the training
+        UserError: if there are no twins, or if the observations or actions there differ from those in training
     """
     saved = agent.saved
     args = in_environment(saved, env_id) if env_id else saved

@@ -1,4 +1,4 @@
-"""Everything that is the same for every training.
+"""Everything that is the same for every run.
 
 A training script contains the algorithm and imports the rest from here. Imports go one way: `errors`; `jax_defaults`;
 `devices` (where arrays live) and `networks` (memories, fast convolutions); `env_params`, `environment`, `scripts`,

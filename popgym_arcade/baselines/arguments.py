@@ -29,7 +29,7 @@ class RunArgs:
     """The flags of every training script. A script adds its algorithm's, `env_id`, `num_envs`, and `update_size`."""
 
     ACTIONS: ClassVar[type] = spaces.Discrete  # the kind of actions a script's policy chooses
-    TWO_PLAYER: ClassVar[bool] = False  # whether a script plays both seats of games for two
+    TWO_PLAYER: ClassVar[bool] = False  # whether a script plays both seats of two-player games
 
     env_params: tuple[str, ...] = ()
     """fields of the environment's parameters to replace, as NAME=VALUE ..."""
@@ -92,7 +92,7 @@ class RunArgs:
 
     @property
     def num_updates(self) -> int:
-        """Updates in the whole training."""
+        """Updates in the whole run."""
         return -(-self.total_timesteps // self.update_size)
 
     @property

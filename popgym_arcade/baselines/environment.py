@@ -137,9 +137,9 @@ def check_env(args: Any, env_id: str, env: Environment, actions: Any) -> None:
     if isinstance(actions, spaces.Box) and not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
         raise UserError(f"{env_id} has unbounded actions, but the random policy needs finite bounds")
     if isinstance(env, TwoPlayerEnvironment) and not args.TWO_PLAYER:
-        raise UserError(f"{env_id} is a game for two: use ppo_selfplay.py")
+        raise UserError(f"{env_id} is a two-player game: use ppo_selfplay.py")
     if args.TWO_PLAYER and not has_two_seats(env):
-        raise UserError(f"{env_id} is not a game for two")
+        raise UserError(f"{env_id} is not a two-player game")
     if runs_on_host(env) and args.num_seeds > 1:
         raise UserError(f"{env_id} runs outside JAX, where seeds cannot train together: use --num-seeds 1")
     if runs_on_host(env) and (args.distributed or (args.num_devices or jax.device_count()) > 1):

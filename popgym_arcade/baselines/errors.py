@@ -1,4 +1,4 @@
-"""Errors that end a training with one line and an exit code."""
+"""Errors that end a run with one line and an exit code."""
 
 
 class UserError(Exception):

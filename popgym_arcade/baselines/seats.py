@@ -1,4 +1,4 @@
-"""Games for two behind the interface of `ParallelEnvs`: every seat of every game is a player.
+"""Two-player games behind the interface of `ParallelEnvs`: every seat of every game is a player.
 
 Shapes: T steps, E games, P = 2 E players, A actions; player p sits in seat p % 2 of game p // 2. In an evaluation, one
 player of each game is the agent, and the other its opponent: the agents sit in the first seat of every other game.
@@ -45,7 +45,7 @@ class Rivals:
 
 @dataclasses.dataclass(frozen=True)
 class ParallelSeats:
-    """E copies of a game for two, each with its own key. Everything is pure."""
+    """E copies of a two-player game, each with its own key. Everything is pure."""
 
     env: TwoPlayerEnvironment
     env_params: Any
@@ -151,7 +151,7 @@ def among_legal(logits: jax.Array, legal: jax.Array) -> jax.Array:
 
 
 def seats_in_parallel(args: Any) -> ParallelSeats:
-    """The games for two of these arguments."""
+    """The two-player games of these arguments."""
     env, env_params = make_env(args)
     return ParallelSeats(both_seats(env), env_params)
 

@@ -1,4 +1,4 @@
-"""Several tasks in one training: their arguments, and all their environments behind one interface.
+"""Several tasks in one run: their arguments, and all their environments behind one interface.
 
 A task is an environment with a factor for its rewards. Shapes: E environments, N tasks; environment e plays task e % N.
 """

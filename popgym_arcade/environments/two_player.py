@@ -1,4 +1,4 @@
-"""Games for two: both seats act at once, and each has its own observation and reward.
+"""Two-player games: both seats act at once, and each has its own observation and reward.
 
 A turn-based game fits as well: the seat whose turn it is not has a single legal action, which does nothing.
 """
@@ -19,7 +19,7 @@ SEATS = 2
 
 
 class TwoPlayerEnvironment(Environment):
-    """A game for two. Its interface is gymnax's, with a leading axis of 2, the seats, where the seats differ.
+    """A two-player game. Its interface is gymnax's, with a leading axis of 2, the seats, where the seats differ.
 
     * `reset(key, params) -> obs[2, ...], state`
     * `step(key, state, actions int32[2], params) -> obs[2, ...], state, reward float32[2], terminated, truncated, info`
@@ -89,19 +89,19 @@ class ArcadeSeats(TwoPlayerEnvironment):
 
 
 def has_two_seats(env: Environment) -> bool:
-    """Whether two can play this game. An arcade game for two can also be played by one, against its script."""
+    """Whether two can play this game. A two-player arcade game can also be played by one, against its script."""
     if isinstance(env, ArcadeEnvironment):
         return hasattr(env, "play") and hasattr(env, "mirrored")
     return isinstance(env, TwoPlayerEnvironment)
 
 
 def both_seats(env: Environment) -> TwoPlayerEnvironment:
-    """A game for two, played by two."""
+    """A two-player game, played by two."""
     return env if isinstance(env, TwoPlayerEnvironment) else ArcadeSeats(env)
 
 
 def check_seats(name: str, env: TwoPlayerEnvironment, params: Any) -> None:
-    """Raises ValueError, in one line, unless all that a game for two returns has the right shapes and dtypes."""
+    """Raises ValueError, in one line, unless all that a two-player game returns has the right shapes and dtypes."""
     key, space = jax.random.key(0), env.observation_space(params)
     num_actions, flag = env.action_space(params).n, jax.ShapeDtypeStruct((), bool)
     seen = jax.ShapeDtypeStruct((SEATS, *space.shape), space.dtype)

@@ -74,11 +74,11 @@ class HostEnvironment(Environment):
         raise NotImplementedError
 
     def observation_space(self, params: EnvParams) -> spaces.Box:
-        """Of one environment or, in a game for two, of one seat."""
+        """Of one environment or, in a two-player game, of one seat."""
         raise NotImplementedError
 
     def action_space(self, params: EnvParams) -> spaces.Box | spaces.Discrete:
-        """Of one environment or, in a game for two, of one seat."""
+        """Of one environment or, in a two-player game, of one seat."""
         raise NotImplementedError
 
     def reset(self, key: jax.Array, params: EnvParams | None = None) -> tuple[jax.Array, HostState]:
@@ -145,7 +145,7 @@ class HostEnvironment(Environment):
 
 
 class HostSeats(HostEnvironment, TwoPlayerEnvironment):
-    """A game for two that runs outside JAX. Its pools have observations [N, 2, ...], and actions and rewards [N, 2]."""
+    """A two-player game that runs outside JAX. Pools have observations [N, 2, ...], and actions and rewards [N, 2]."""
 
     seat_axis = (SEATS,)
 

@@ -1,4 +1,4 @@
-"""Pgx's turn-based games for two (Apache-2.0), `pgx/connect_four`.
+"""Pgx's turn-based two-player games (Apache-2.0), `pgx/connect_four`.
 
 Koyamada et al. 2023, https://arxiv.org/abs/2303.17503. For `ppo_selfplay.py`.
 """

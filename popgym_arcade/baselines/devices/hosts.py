@@ -1,4 +1,4 @@
-"""The processes of a training on several hosts: they find each other, agree, and end together when one is lost.
+"""The processes of a run on several hosts: they find each other, agree, and end together when one is lost.
 
 JAX's own service also ends the others, but only after a while, with a stack trace, and without naming the lost process.
 So every process here has a watchdog, a small process of its own that outlives it. The watchdogs are connected. When a
@@ -30,7 +30,7 @@ _watchdog: subprocess.Popen | None = None
 
 
 def join(coordinator_address: str = "", num_processes: int | None = None, process_id: int | None = None) -> None:
-    """Connects this process to the others of the training. Call it before JAX is used.
+    """Connects this process to the others of the run. Call it before JAX is used.
 
     Arguments that are not given come from the cluster's environment, such as SLURM's variables.
 
@@ -157,7 +157,7 @@ def watchdog(me: int, count: int, host: str = "", port: str = "0") -> None:
         os.kill(worker, signal.SIGKILL)
         while os.read(0, 4096):  # until it has ended and written everything
             pass
-    line = f"process {lost} of {count}{' (this one)' * (lost == me)} was lost, which ended the training"
+    line = f"process {lost} of {count}{' (this one)' * (lost == me)} was lost, which ended the run"
     os.write(2, os.fsencode(f"{line}{'; ' * bool(text)}{text}\n"))
 
 

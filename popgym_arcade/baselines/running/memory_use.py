@@ -1,4 +1,4 @@
-"""Memory of a device: how much there is, and how much a training will take, known before anything is compiled."""
+"""Memory of a device: how much there is, and how much a run will take, known before anything is compiled."""
 
 import contextlib
 import dataclasses
@@ -102,7 +102,7 @@ def check_network(args: Any, params: Any) -> None:
 
 
 def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
-    """Bytes a training takes on each device, by what takes them: the keys of REMEDIES.
+    """Bytes a run takes on each device, by what takes them: the keys of REMEDIES.
 
     What XLA has to hold at once: parameters, optimiser and environments; a rollout; the steps in a replay buffer; a
     minibatch's inputs and what the backward pass needs of the forward pass; a step of the episodes of an evaluation.
@@ -139,7 +139,7 @@ def memory_needed(args: Any, script: ModuleType) -> dict[str, float]:
 
 
 def check_memory(args: Any, script: ModuleType) -> None:
-    """Raises UserError, with the flags to change, for a training that does not fit into the memory of a device."""
+    """Raises UserError, with the flags to change, for a run that does not fit into the memory of a device."""
     needed, there = memory_needed(args, script), available()
     total, largest = sum(needed.values()), max(needed, key=needed.get)
     if total > there:

@@ -61,7 +61,7 @@ def episode_curves(sums: dict) -> dict[str, np.ndarray]:
 
 
 def player_sums(players: Any) -> dict[str, jax.Array]:
-    """`episode_sums` of games for two, from the Episode [T, P] of their players; returns are [2], of the seats."""
+    """`episode_sums` of two-player games, from the Episode [T, P] of their players; returns are [2], of the seats."""
     games = jax.tree.map(lambda x: x.reshape(len(x), -1, SEATS), players)  # [T, E, 2]
     return {
         "episodes": games.over[..., 0].sum(dtype=jnp.int32),
@@ -71,7 +71,7 @@ def player_sums(players: Any) -> dict[str, jax.Array]:
 
 
 def player_curves(sums: dict) -> dict[str, np.ndarray]:
-    """`episode_curves` of games for two: the returns of both players, and as `episodic_return` that of the first."""
+    """`episode_curves` of two-player games: the returns of both players, and as `episodic_return` that of the first."""
     totals, games = np.moveaxis(np.asarray(sums["episodic_return"]), -1, 0), nan_if_zero(sums["episodes"])
     returns = {f"charts/episodic_return-player{i}": total / games for i, total in enumerate(totals)}
     return returns | episode_curves(sums | {"episodic_return": totals[0]})

@@ -32,7 +32,7 @@ def check_tracking() -> None:
 
 
 class Mirror:
-    """Copies every point of the curves to Weights & Biases. Once it has started, its errors never stop the training.
+    """Copies every point of the curves to Weights & Biases. Once it has started, its errors never stop the run.
 
     `wandb.json` in the run folder keeps its id and the last step of each curve, so that a resumed run continues there
     and repeats no point.
@@ -56,7 +56,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def without_stopping(self) -> Iterator[None]:
-        """Within the context, an error ends the mirror, with one line, but not the training."""
+        """Within the context, an error ends the mirror, with one line, and training continues."""
         try:
             yield
         except Exception as error:
@@ -76,7 +76,7 @@ class Mirror:
             draft.write_text(json.dumps({"id": self.id, "last_steps": self.last_steps}))
 
     def finish(self, error_type, *_) -> None:
-        """For an `ExitStack`, which passes the type of the error that ended the training early, or None."""
+        """For an `ExitStack`, which passes the type of the error that ended training early, or None."""
         self.save()
         if self.run:
             with self.without_stopping():

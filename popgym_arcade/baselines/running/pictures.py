@@ -101,8 +101,8 @@ def make_renderer(args: Any, partials: tuple[bool, ...]) -> Callable:
     """render(states, obs) -> uint8 [E, height, width, 3]: the frames of E environments.
 
     Of popgym_arcade's games, the twins in `partials` are drawn side by side from the states. Of other environments,
-    the frame is the observation. Of games for two, it is what the agent sees next to what its opponent would see on the
-    same twin, and if a second twin is asked for and the first hides something, the full frame.
+    the frame is the observation. Of two-player games, it is what the agent sees next to what its opponent would see on
+    the same twin, and if a second twin is asked for and the first hides something, the full frame.
     """
     if args.TWO_PLAYER:
         hides = len(partials) > 1 and args.partial_obs

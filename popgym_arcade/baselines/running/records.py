@@ -69,7 +69,7 @@ class Evaluations:
         return f"{greedy[-1].mean():.3f}{compared}, {self.args.eval_episodes} episodes"
 
     def is_finished(self, step: int) -> bool:
-        """Whether a training at this step is over and has written everything."""
+        """Whether a run at this step is over and has written everything."""
         over = step >= self.args.total_timesteps or self.reached_target()
         videos = video_paths(self.args, self.folder) if getattr(self.args, "capture_video", False) else []
         written = all(path.is_file() for path in (self.folder / "curve.png", *videos))
@@ -198,7 +198,7 @@ class Records(Evaluations):
 
 
 def progress_bar(args: Any, step: int, shown: bool) -> tqdm:
-    """A bar of the training's steps; hidden, too, where the output is not a terminal."""
+    """A bar of the run's steps; hidden, too, where the output is not a terminal."""
     form = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} steps, {remaining} left{postfix}"
     size = {"total": args.total_timesteps, "initial": step, "bar_format": form, "unit_scale": True}
     return tqdm(**size, disable=None if shown else True)

@@ -1,4 +1,4 @@
-"""One run of a training: everything between the command line and the algorithm.
+"""One run of a training script: everything between the command line and the algorithm.
 
 A script's `main` shows the loop; `Run` supplies what every loop needs: the run folder, compiled programs, chunks of
 updates with signals handled in between, curves, evaluations, checkpoints, and an orderly end.
@@ -114,9 +114,9 @@ class Run:
                 return fresh()
 
     def check_unfinished(self) -> None:
-        """Raises Finished, after printing a line, if the checkpoint is the end of the training."""
+        """Raises Finished, after printing a line, if the checkpoint is the end of the run."""
         if Evaluations(self.folder, self.args, self.step).is_finished(self.step):
-            say(f"{self.folder}: the training ended at step {self.step}, there is nothing left to do")
+            say(f"{self.folder}: the run ended at step {self.step}, there is nothing left to do")
             hosts.leave()
             raise Finished
 
@@ -216,7 +216,7 @@ class Run:
         """The last evaluation and checkpoint, pictures, and a summary.
 
         Raises:
-            SystemExit: with 128 + the number of the signal that ended the training, if any; the state is saved
+            SystemExit: with 128 + the number of the signal that ended the run, if any; the state is saved
         """
         self.evaluate(state.params, "greedy")
         self.bar.close()

@@ -37,7 +37,7 @@ def stop_signals(after: str = "this chunk") -> Iterator[list[int]]:
 
 
 def stop_signal(received: list[int]) -> int:
-    """The signal that reached this process or another one of the training; 0 if none did."""
+    """The signal that reached this process or another one of the run; 0 if none did."""
     return hosts.largest(received[0] if received else 0)
 
 
