@@ -2,7 +2,7 @@
 # Trains the agents of the analysis pages, a few hours on two CPU cores, and analyses them (docs/evaluate.md,
 # recall_density.md, last_frames.md, contamination.md, gap_and_bias.md): MineSweeper with a memory and without, on both
 # twins.
-# With the RUN_DIR of pqn_rnn.sh, trainings of that list are not repeated. Settings: see common.sh.
+# With the RUN_DIR of pqn_rnn.sh, runs of that list are not repeated. Settings: see common.sh.
 #   benchmark/analysis.sh
 WITHOUT="ENVS BUDGET TWINS"
 source "$(dirname "$0")/common.sh"

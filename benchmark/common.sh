@@ -3,7 +3,7 @@
 #              paper (published hyper-parameters)
 #   SEEDS      consecutive seeds, trained together: "0 1 2"
 #   ENVS       ids: "CartPoleEasy NavigatorEasy"
-#   STEPS      steps of each training with BUDGET=cpu, in {pqn,ppo,dqn}_{mlp,rnn}.sh, analysis.sh and
+#   STEPS      steps of each run with BUDGET=cpu, in {pqn,ppo,dqn}_{mlp,rnn}.sh, analysis.sh and
 #              ten_games.sh and memory_study.sh, evaluated ten times on the way; AutoEncode trains twice as long with
 #              pqn_*
 #   TWINS      mdp (fully observable), pomdp (partially observable) or both: "pomdp mdp"
@@ -13,7 +13,7 @@
 #   OUT        folder of tables and pictures (default: RUN_DIR/report); the pages use OUT=docs/figures
 #   PYTHON     interpreter (default: .venv/bin/python)
 # Each command has its own folder in RUN_DIR. A complete command is skipped. An interrupted one resumes from its last
-# checkpoint. Failures are reported at the end, with exit code 1. Ctrl-C or SIGTERM stops the training, which saves
+# checkpoint. Failures are reported at the end, with exit code 1. Ctrl-C or SIGTERM stops the run, which saves
 # a checkpoint, and then the list.
 # Before it sources this file, a list can set WITHOUT (which of BUDGET, SEEDS, ENVS and TWINS it ignores) and OWN_IDS
 # (not empty: its ids are not those of the games). A list that does not use $cpu_steps ignores STEPS.
@@ -91,8 +91,8 @@ flag_of() { # twin -> its flag
 }
 
 # Wang et al. 2025, arXiv:2503.01450. Unlike the paper, its code anneals PQN's learning rate to 5e-7 over the first
-# tenth of the training, and epsilon over the first two fifths. PPO's learning rate is annealed to 0 over the whole
-# training. Frames have 128 px.
+# tenth of the run, and epsilon over the first two fifths. PPO's learning rate is annealed to 0 over the whole
+# run. Frames have 128 px.
 published() { # pqn or ppo -> flags
     local flags="--encoder paper --num-envs 16 --num-steps 128 --num-minibatches 16 --update-epochs 4 --gamma 0.99"
     flags="$flags --max-grad-norm 0.5 --eval-every 1000000 --eval-episodes 128"
@@ -107,7 +107,7 @@ published() { # pqn or ppo -> flags
     esac
 }
 
-published_steps() { # id -> steps of the training
+published_steps() { # id -> steps of the run
     case "$SETTINGS $1" in
         "stated BattleShip"* | "stated CountRecall"*) echo 20000000 ;;
         stated* | "code CartPole"* | "code NoisyCartPole"* | "code AutoEncode"*) echo 10000000 ;;
@@ -124,11 +124,11 @@ smoke_or() { # STEPS [SMOKE_STEPS [SMOKE_FLAGS]] -> flags
     fi
 }
 
-place_of() { # script, flags -> folder of this training
+place_of() { # script, flags -> folder of this run
     echo "$RUN_DIR/${part:+$part/}$(printf %s "$*" | cksum | cut -d ' ' -f 1)"
 }
 
-train() { # script, flags: trains or resumes; skips a complete training
+train() { # script, flags: trains or resumes; skips a complete run
     local place flags=() saved lock trained_by
     place="$(place_of "$@")"
     places+=("$place")
@@ -143,7 +143,7 @@ train() { # script, flags: trains or resumes; skips a complete training
         return
     fi
     mkdir -p "$place"
-    exec {lock}> "$place/lock" # the training inherits the lock and holds it until it ends
+    exec {lock}> "$place/lock" # the run inherits the lock and holds it until it ends
     if ! flock -n "$lock"; then
         failed+=("another list is training it: $*")
         exec {lock}>&-
@@ -179,7 +179,7 @@ variant() { # script, name, sed expressions: edits a copy of the script and trai
     train "$place/$script" --exp-name "$name" $flags
 }
 
-code_of() { # files -> checksum of these and of the package code that trainings use
+code_of() { # files -> checksum of these and of the package code that runs use
     { cat "$@" popgym_arcade/{,environments/,worlds/,baselines/,baselines/*/}*.py || true; } 2> /dev/null | cksum
 }
 
@@ -192,7 +192,7 @@ call() { # script, flags -> exit code
     return "${code:-0}"
 }
 
-stop() { # signal number: stops the training, which saves a checkpoint, and then the list
+stop() { # signal number: stops the run, which saves a checkpoint, and then the list
     trap - EXIT
     if [ -n "$child" ]; then
         kill -TERM "$child" 2> /dev/null
@@ -227,7 +227,7 @@ move_aside() { # folder: renames it after the time it was made, to make room for
     [ ! -e "$1" ] || mv -T "$1" "$(mktemp -d "$1.$(date -r "$1" +%Y%m%d-%H%M%S)_XXX")"
 }
 
-# Skipped if the folder has the results of the same command and no training is newer.
+# Skipped if the folder has the results of the same command and no run is newer.
 analyse() { # analysis script, name of its folder, flags
     local folder="$OUT/$2" command="$1 ${*:3}" made_by
     if [ -n "$DRY_RUN" ]; then

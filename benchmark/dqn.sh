@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The DQN scripts (docs/dqn_mlp.md, docs/dqn_rnn.md). From vectors: classic control, and one bit to remember for 30
 # steps, five seeds. From pixels: both twins of CartPoleEasy, three seeds, one after the other. Settings: see common.sh;
-# PIXEL_SEEDS has the seeds of the trainings from pixels.
+# PIXEL_SEEDS has the seeds of the runs from pixels.
 #   OUT=docs/figures benchmark/dqn.sh
 SEEDS="${SEEDS:-0 1 2 3 4}"
 WITHOUT="ENVS BUDGET TWINS"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One agent with memory for all games of a twin: impala_popart.py with PopArt (docs/impala_popart.md,
-# docs/benchmark.md). The steps of a single game are multiplied by the number of games. The paper has no such training,
+# docs/benchmark.md). The steps of a single game are multiplied by the number of games. The paper has no such run,
 # so BUDGET=paper is the same as gpu. Settings: see common.sh; MEMORY is a value of --memory.
 #   BUDGET=cpu benchmark/impala_all_games.sh
 source "$(dirname "$0")/common.sh"

@@ -11,7 +11,7 @@ source "$(dirname "$0")/common.sh"
 count=$(wc -w <<< "$ENVS")
 of_scales=250000 of_game=150000 large="" of_games=""
 case "$BUDGET" in
-    gpu | paper) # the paper has no such training
+    gpu | paper) # the paper has no such run
         of_scales=20000000 of_game=10000000 large="--num-minibatches 16 --precision bfloat16 --num-envs"
         of_games="$large $((64 * count))"
         ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that the working tree learns as well as a commit: runs the same small trainings with both versions of the
+# Checks that the working tree learns as well as a commit: runs the same small runs with both versions of the
 # scripts and compares the returns. A script that got worse is trained again with as many new seeds (CONTRIBUTING.md).
 # Settings: see common.sh.
 #   benchmark/regression.sh [COMMIT]          (default: HEAD)
@@ -43,7 +43,7 @@ train_one() { # script, flags: trains the script of $folder with $seeds; skips s
     train "$folder/$1" "${@:2}" $seeds
 }
 
-train_both() { # runs all trainings with both versions
+train_both() { # runs everything with both versions
     local folder
     for folder in "$before" "$after"; do
         part="${folder##*/scripts_}"

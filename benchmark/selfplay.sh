@@ -8,7 +8,7 @@ source "$(dirname "$0")/common.sh"
 PARTS="${PARTS:-connect_four pong atari}"
 smoke="$([ "$BUDGET" != smoke ] || echo --elo-games 4 --save-every 0)"
 
-ratings() { # name: copies the ratings of the latest training to OUT
+ratings() { # name: copies the ratings of the latest run to OUT
     local file
     [ -z "$DRY_RUN" ] || return 0
     mkdir -p "$OUT"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The ten games (docs/benchmark.md): pqn_mlp.py on the fully observable twins, and pqn_rnn.py on the partially observable
-# ones, with MEMORIES and without memory (MLP). The trainings are those of pqn_mlp.sh and pqn_rnn.sh: with the same
+# ones, with MEMORIES and without memory (MLP). The runs are those of pqn_mlp.sh and pqn_rnn.sh: with the same
 # RUN_DIR, none is repeated. Settings: see common.sh.
 #   MEMORIES="GRU LRU" benchmark/ten_games.sh
 WITHOUT="BUDGET TWINS"
