@@ -173,7 +173,7 @@ def test_output_that_is_not_a_terminal_has_plain_lines(tmp_path):
     flags = f"{FLAGS} --log-every 64 --eval-every 128 --eval-episodes 3 --run-dir {tmp_path}"
     out, err = command(*flags.split()).communicate(timeout=300)
     assert "\r" not in out + err and "%|" not in out + err
-    lines = [line for line in out.splitlines() if re.match(r"step \d+ +SPS \d+ +return \S+ +left \d+ s", line)]
+    lines = [line for line in out.splitlines() if re.match(r"step \d+ +SPS \d+ +return \S+ +\d+ s left", line)]
     assert len(lines) == 4
     for word in ("run folder", "greedy return", "random policy", "tensorboard"):
         assert word in out
