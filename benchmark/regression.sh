@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that the working tree learns as well as a commit: runs the same small runs with both versions of the
+# Checks that the working tree learns as well as a commit: trains the same small tasks with both versions of the
 # scripts and compares the returns. A script that got worse is trained again with as many new seeds (CONTRIBUTING.md).
 # Settings: see common.sh.
 #   benchmark/regression.sh [COMMIT]          (default: HEAD)
