@@ -177,12 +177,14 @@ def episode_rows_of(episodes: Episodes) -> list[dict]:
 
 def table(played: list[Episodes]) -> str:
     """A line per run and twin: mean and deviation over episodes; interval over seeds or, with one, over episodes."""
-    lines = [f"{'run':<56} {'twin':<5} {'seeds':>5} {'episodes':>8} {'return':>16} {'95% interval':>18} {'length':>8}"]
+    width = max(len(episodes.agent.name) for episodes in played)
+    columns = f"{'twin':<5} {'seeds':>5} {'episodes':>8} {'return':>16} {'95% interval':>18} {'length':>8}"
+    lines = [f"{'run':<{width}} {columns}"]
     for episodes in played:
         means = episodes.returns.mean(axis=1)
         low, high = interval(means if means.size > 1 else episodes.returns[0])
         value, bounds = f"{means.mean():.3f} ± {episodes.returns.std():.3f}", f"{low:.3f} to {high:.3f}"
-        run = f"{episodes.agent.name:<56} {episodes.agent.twin:<5} {means.size:>5}"
+        run = f"{episodes.agent.name:<{width}} {episodes.agent.twin:<5} {means.size:>5}"
         lines.append(f"{run} {episodes.returns.size:>8} {value:>16} {bounds:>18} {episodes.lengths.mean():>8.1f}")
         if episodes.against:
             counts = ", ".join(f"{n} {name}" for n, name in zip(episodes.results.sum(axis=0), RESULTS, strict=True))

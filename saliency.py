@@ -568,8 +568,8 @@ def write_perturbations(out: Path, found: list[PerturbationSaliency], gradients:
         np.savez_compressed(path, **about, policy=each.policy, value=each.value, flips=each.flips)
 
 
-def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out: Path) -> list[str]:
-    """Everything asked for about one run, on each of its twins; returns the lines of the table."""
+def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out: Path) -> list[tuple[str, str]]:
+    """Everything asked for about one run, on each of its twins; returns names and numbers for the table."""
     lines, gradients, perturbations = [], [], []
     for agent, trajectory in zip(agents, trajectories, strict=True):
         if "gradient" in args.kind:
@@ -586,11 +586,11 @@ def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out
     return lines
 
 
-def line_of(found: GradientSaliency) -> str:
-    """A line of the table: shares of the last decision's frame, of the four before it, and of the rest."""
+def line_of(found: GradientSaliency) -> tuple[str, str]:
+    """A run's name and its numbers: shares of the last decision's frame, of the four before it, and of the rest."""
     shares = found.shares[-1]
-    about = f"{found.agent.name:<56} {found.agent.twin:<5} {len(shares):>5}"
-    return f"{about} {shares[:-5].sum():>9.1%} {shares[-5:-1].sum():>11.1%} {shares[-1]:>9.1%}"
+    in_words = f"{shares[:-5].sum():>9.1%} {shares[-5:-1].sum():>11.1%} {shares[-1]:>9.1%}"
+    return found.agent.name, f"{found.agent.twin:<5} {len(shares):>5} {in_words}"
 
 
 def main(args: Args) -> Path:
@@ -603,7 +603,9 @@ def main(args: Args) -> Path:
         lines = [line for agents, trajectories in jobs for line in explain(agents, trajectories, args, out)]
     if lines:
         print("shares of the frames in the gradient of the last decision")
-        print(f"{'run':<56} {'twin':<5} {'steps':>5} {'earlier':>9} {'previous 4':>11} {'last':>9}", *lines, sep="\n")
+        lines.insert(0, ("run", f"{'twin':<5} {'steps':>5} {'earlier':>9} {'previous 4':>11} {'last':>9}"))
+        width = max(len(name) for name, _ in lines)
+        print(*(f"{name:<{width}} {numbers}" for name, numbers in lines), sep="\n")
     print(f"written to {out}")
     return out
 

@@ -90,7 +90,7 @@ class Args:
     trials: Whole = 20
     """total number of trials in the study, including pruned ones"""
     script: str = "pqn_rnn"
-    """training script: the name of one next to tune.py, or the path of your own"""
+    """training script: the name of one of the package's, or the path of your own, ending in .py"""
     env_ids: tuple[str, ...] = ("CartPoleEasy",)
     """ids of the environments; a trial trains once in each"""
     search: tuple[str, ...] = ()
@@ -118,10 +118,10 @@ class Args:
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 or more")
         own = [self.script] if self.script.endswith(".py") and script_path(self.script).is_file() else []
-        known = {"script": [*SCRIPTS, *own], "sampler": SAMPLERS, "pruner": PRUNERS}
-        for name, choices in known.items():
+        for name, choices in {"script": [*SCRIPTS, *own], "sampler": SAMPLERS, "pruner": PRUNERS}.items():
             if getattr(self, name) not in choices:
-                raise UserError(f"--{name} {getattr(self, name)!r} is unknown: use one of {', '.join(choices)}")
+                more = ", or a path that ends in .py" if name == "script" else ""
+                raise UserError(f"--{name} {getattr(self, name)!r} is unknown: use one of {', '.join(choices)}{more}")
         if not self.env_ids or len(set(self.env_ids)) < len(self.env_ids):
             raise UserError("--env-ids: name one or more different ids")
         unknown = [env_id for env_id in self.env_ids if env_id not in best_returns(self)]

@@ -30,5 +30,6 @@ def class_of(name: str) -> type[Environment]:
         own = {name: x for name, x in vars(module).items() if getattr(x, "__module__", "") == module_name}
         classes = [name for name, x in own.items() if isinstance(x, type) and issubclass(x, Environment)]
         its = f"its environments are {', '.join(classes)}" if classes else "it has none"
-        raise ValueError(f"{module_name} has no gymnax environment {class_name!r}; {its}")
+        file = getattr(module, "__file__", module_name)
+        raise ValueError(f"{module_name} has no gymnax environment {class_name!r}; {its} ({file})")
     return found

@@ -66,6 +66,7 @@ def test_both_twins_of_the_same_episodes_and_videos(folder, tmp_path, capsys):
     np.testing.assert_array_equal(*map(np.asarray, first))  # the episodes of both twins begin in the same state
     table = capsys.readouterr().out
     assert table.count(run.name) == 2 and "pomdp" in table
+    assert len({len(line) for line in table.splitlines() if line.startswith(("run ", run.name))}) == 1  # aligned
 
 
 def frames_in(path):

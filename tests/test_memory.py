@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scripts import usually
 
+from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.networks.memory import MEMORIES, Memory, MinGRU
 
 COMMON = "MinGRU GRU Attention".split()
@@ -66,3 +67,18 @@ def test_min_gru_equals_a_loop():
         candidate = np.asarray(layer.candidate.weight) @ x[t] + layer.candidate.bias
         h = (1 - z) * (h * (not start[t])) + z * candidate
         np.testing.assert_allclose(got[t], h, atol=1e-5)
+
+
+def test_a_memory_with_an_array_of_integers_is_refused_in_one_line():
+    """Its arrays are learned, and integers cannot be."""
+
+    class Ordered(MinGRU):
+        order: jax.Array
+
+        def __init__(self, size, key):
+            super().__init__(size, key)
+            self.order = jnp.arange(size)
+
+    memory = Memory(lambda size, window, key: Ordered(size, key), 3, 4, 2, num_layers=1, window=8)
+    with pytest.raises(UserError, match="the memory's .*order is int32: its arrays are learned, so use floats"):
+        memory.initial_carry(batch=1)

@@ -293,8 +293,17 @@ def test_groups_are_told_apart_by_several_arguments(tmp_path):
     assert groups == ["0.0005+16", "0.00141+32"]
     write_run(tmp_path, "c", "GRU", rows, num_steps=8, learning_rate=None)  # as --target-kl can be
     assert [cell.group for cell in cells_of(tmp_path, by="learning_rate")] == ["0.0005", "0.00141", "None"]
-    with pytest.raises(UserError, match="--by num_steps.gamma: runs have memory, num_steps, learning_rate"):
+    message = "--by gamma: no run has this argument; there are .*learning_rate, memory, num_steps"
+    with pytest.raises(UserError, match=message):
         cells_of(tmp_path, by="num_steps+gamma")
+
+
+def test_a_run_of_a_script_without_the_argument_is_a_group_of_its_own(tmp_path):
+    """As a script of your own with a new flag, next to the one it was copied from."""
+    rows = [(0, 0, "random", 0.1), (100, 0, "greedy", 0.5)]
+    write_run(tmp_path, "a", "GRU", rows)
+    write_run(tmp_path, "b", "GRU", rows, munchausen=0.9)
+    assert {cell.group for cell in cells_of(tmp_path, by="munchausen")} == {"none", "0.9"}
 
 
 def test_a_line_names_runs_of_a_cell_that_were_not_trained_alike(tmp_path, capsys):
@@ -583,7 +592,7 @@ def test_a_map_shows_how_many_seeds_reach_a_return_and_when(tmp_path, monkeypatc
     ("flags", "words"),
     [
         ("--runs FOLDER/nothing* --out OUT", "no run folder"),
-        ("--runs FOLDER/a* --by wings --out OUT", "runs have memory"),
+        ("--runs FOLDER/a* --by wings --out OUT", "--by wings: no run has this argument; there are memory, script"),
         ("--runs FOLDER/twice* --out OUT", "a seed appears twice, in twice0, twice1"),
         ("--runs FOLDER/broken --out OUT", "broken is not a run folder: it has no readable args.json"),
         ("--csv FOLDER/young.csv --out OUT", "GRU, Task: no evaluation of the greedy policy"),

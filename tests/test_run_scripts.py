@@ -17,6 +17,7 @@ from popgym_arcade.baselines import scripts as run_scripts
 from popgym_arcade.baselines.environment import has_twins, make_env
 from popgym_arcade.baselines.errors import UserError
 from popgym_arcade.baselines.running.folder import make_run_folder
+from popgym_arcade.own_classes import class_of
 
 SQUARED = "0.5 * jnp.square(q - target).mean()"
 LAMPS = '''
@@ -172,6 +173,62 @@ def test_modules_a_script_imports_from_its_folder_are_copied_and_its_own(tmp_pat
     assert [run_scripts.load_script(run).NUMBER for run in runs] == [1, 2] and "cells" not in sys.modules
 
 
+def test_packages_in_the_folder_of_a_script_are_copied_and_its_own(tmp_path, monkeypatch):
+    """Only the files that are imported; a run is read by them even if the originals have changed or are loaded."""
+    source = (ROOT / "pqn_mlp.py").read_text()
+    imports = "import optax\n\nfrom own_lib.cells import NUMBER\n"
+    (tmp_path / "packaged.py").write_text(source.replace("import optax\n", imports))
+    files = {
+        "__init__.py": "",
+        "cells.py": "from .deep import numbers\nfrom . import unit\nNUMBER = numbers.NUMBER * unit.ONE\n",
+        "unit.py": "ONE = 1\n",
+        "deep/numbers.py": "from ..unit import ONE\nNUMBER = 6 + ONE\n",
+        "unused.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / "own_lib" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "own_lib" / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    script = importlib.import_module("packaged")
+    run = make_run_folder(script.Args(env_id="CartPole-v1", run_dir=str(tmp_path / "runs")).checked())
+    copied = {str(path.relative_to(run)) for path in run.rglob("*.py")}
+    assert copied == {"packaged.py", *(f"own_lib/{name}" for name in files if name != "unused.py")}
+    assert run_scripts.load_script(run) is script
+    (tmp_path / "own_lib" / "unit.py").write_text("ONE = 2\n")
+    (run / "own_lib" / "unit.py").write_text("ONE = 3\n")  # 6 + 3, times 3
+    loaded = sys.modules["own_lib.cells"]
+    assert loaded.NUMBER == 7 and run_scripts.load_script(run).NUMBER == 27
+    assert sys.modules["own_lib.cells"] is loaded
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("packaged", "own_lib")]:
+        del sys.modules[name]
+
+
+def test_an_environment_in_a_package_is_copied_and_read_from_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_games").mkdir()
+    (tmp_path / "own_games" / "patience.py").write_text("PATIENCE = 7\n")
+    (tmp_path / "own_games" / "lamps.py").write_text("from .patience import PATIENCE\n" + LAMPS)
+    args = small("pqn_mlp", env_id="own_games.lamps:Lamps", run_dir=str(tmp_path / "runs"))
+    run = make_run_folder(args)
+    assert (run / "own_games" / "patience.py").is_file()
+    run_scripts.load_script(run)
+    (run / "own_games" / "patience.py").write_text("PATIENCE = 9\n")
+    with pytest.raises(UserError, match="differs from .*lamps.py, which is already loaded"):
+        run_scripts.load_script(run)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_games"]:
+        del sys.modules[name]
+    run_scripts.load_script(run)
+    assert class_of("own_games.lamps:Lamps").max_steps == 9
+    del sys.modules["own_games.lamps"]
+
+
+def test_a_library_that_has_the_environment_is_not_copied(tmp_path):
+    module = "popgym_arcade.environments.delayed_recall"
+    args = small("pqn_mlp", env_id=f"{module}:DelayedRecall", run_dir=str(tmp_path))
+    assert run_scripts.environment_modules(args) == []
+    assert [path.name for path in make_run_folder(args).rglob("*.py")] == ["pqn_mlp.py"]
+
+
 def test_a_run_of_another_script_is_not_resumed(run):
     with pytest.raises(UserError, match="was made by pqn_mlp.py: use that script"):
         parsed("--resume", run, script=sys.modules.get("ppo_mlp") or __import__("ppo_mlp"))
@@ -242,7 +299,7 @@ def test_an_environment_of_your_own_has_its_twins(own_module):
     [
         (
             "my_games:Lump",
-            "no gymnax environment 'Lump'; its environments are Lamps, Coin",
+            r"no gymnax environment 'Lump'; its environments are Lamps, Coin \(.*my_games.py\)",
         ),
         ("my_games:NOT_ONE", "no gymnax environment 'NOT_ONE'"),
         ("your_games:Lamps", "cannot import your_games: ModuleNotFoundError"),

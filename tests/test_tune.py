@@ -377,7 +377,8 @@ def test_a_script_of_your_own_is_named_by_its_path(own_script, asked_here, capsy
     ):
         with pytest.raises(tune.UserError, match=words):
             tune.read_settings(["--script", "my-idea.py", "--env-ids", "CartPole-v1", *flags.split()])
-    with pytest.raises(tune.UserError, match="nowhere.py' is unknown: use one of pqn_mlp, "):
+    unknown = "nowhere.py' is unknown: use one of pqn_mlp, .*, or a path that ends in .py"
+    with pytest.raises(tune.UserError, match=unknown):
         tune.read_settings(["--script", "nowhere.py", *line.split()[2:]])
 
 

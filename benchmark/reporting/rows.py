@@ -60,16 +60,21 @@ def steps_per_second(folder: Path) -> float | None:
     return float(np.median(points[1:] or points)) if points else None
 
 
+def check_by(abouts: Sequence[dict], by: str) -> None:
+    """Raises UserError if no run has one of the arguments that `by` joins with +."""
+    known = {"memory", "script"}.union(*(about["args"] for about in abouts))
+    if lacking := [name for name in by.split("+") if name not in known]:
+        raise UserError(f"--by {lacking[0]}: no run has this argument; there are {', '.join(sorted(known))}")
+
+
 def group_of(about: dict, by: str) -> str:
     """The group of a run: the value of its argument `by`, its script's name, or several values joined by +.
 
-    Raises UserError for an unknown argument.
+    A run whose script has no such argument, such as a memory, counts as `none`.
     """
-    values = {"memory": "none"} | about["args"] | {"script": about.get("script")}
-    names = by.split("+")
-    if not values.keys() >= {*names}:
-        raise UserError(f"--by {by}: runs have {', '.join(about['args'])}")
-    found = [list(values[name]) if isinstance(values[name], tuple) else values[name] for name in names]
+    values = about["args"] | {"script": about.get("script")}
+    found = [values.get(name, "none") for name in by.split("+")]
+    found = [list(value) if isinstance(value, tuple) else value for value in found]
     return "+".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in found)
 
 
@@ -129,7 +134,9 @@ def collect(patterns: Sequence[str], by: str, training: bool = False) -> list[di
     folders = find_runs(patterns, holding="eval.csv")
     names = [folder.name for folder in folders]
     shown = {folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders}
-    for line in mixed_cells([read_run(folder)[0] for folder in folders], by):
+    abouts = [read_run(folder)[0] for folder in folders]
+    check_by(abouts, by)
+    for line in mixed_cells(abouts, by):
         print(line, file=sys.stderr)
     rows = [row for folder, name in shown.items() for row in rows_of(folder, name, by, training)]
     if not rows:

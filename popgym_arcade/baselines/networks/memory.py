@@ -99,10 +99,17 @@ def build_memory(
 
 @functools.lru_cache
 def memory_skeleton(*config):
-    """`build_memory(*config, key)`, split into the shapes of its weights and the rest; computes nothing."""
+    """`build_memory(*config, key)`, split into the shapes of its weights and the rest; computes nothing.
+
+    Raises UserError if one of its arrays cannot be learned.
+    """
     with jax.ensure_compile_time_eval(), jax_defaults():
         model = eqx.filter_eval_shape(build_memory, *config, jax.random.key(0))
-    return eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    shapes, rest = eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise UserError(f"the memory's {leaf_name(path)} is {leaf.dtype}: its arrays are learned, so use floats")
+    return shapes, rest
 
 
 @functools.lru_cache
