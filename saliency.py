@@ -589,8 +589,8 @@ def explain(agents: list[Agent], trajectories: list[Trajectory], args: Args, out
 def line_of(found: GradientSaliency) -> tuple[str, str]:
     """A run's name and its numbers: shares of the last decision's frame, of the four before it, and of the rest."""
     shares = found.shares[-1]
-    in_words = f"{shares[:-5].sum():>9.1%} {shares[-5:-1].sum():>11.1%} {shares[-1]:>9.1%}"
-    return found.agent.name, f"{found.agent.twin:<5} {len(shares):>5} {in_words}"
+    percentages = f"{shares[:-5].sum():>9.1%} {shares[-5:-1].sum():>11.1%} {shares[-1]:>9.1%}"
+    return found.agent.name, f"{found.agent.twin:<5} {len(shares):>5} {percentages}"
 
 
 def main(args: Args) -> Path:

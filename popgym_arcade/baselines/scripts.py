@@ -218,7 +218,7 @@ def executed(name: str, path: Path, beside: Path) -> ModuleType:
             sys.path.remove(beginning)
         for other in set(sys.modules) - before:
             file = Path(getattr(sys.modules[other], "__file__", None) or "")
-            if root.resolve() in file.parents or str(file.parent) in folders:
+            if root.resolve() in file.parents or file.parent == Path(beside):
                 del sys.modules[other]
         sys.modules.update(hidden)
     return module
